@@ -1,0 +1,44 @@
+use crate::BlockType;
+
+/// What can be wrong with a block type or with packed bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The id belonged to a type that the format dropped.
+    #[error("tensor type {id} ({name}) was retired from the format; convert the original model again with a current tool")]
+    RetiredType {
+        /// The id in the file.
+        id: u32,
+        /// The name the type had.
+        name: &'static str,
+    },
+    /// No type ever had this id, as far as this build knows.
+    #[error("tensor type {id} is unknown to this version of gruff; a newer version may know it")]
+    UnknownType {
+        /// The id in the file.
+        id: u32,
+    },
+    /// No type has this name.
+    #[error("there is no tensor type called {name:?}")]
+    UnknownName {
+        /// The name asked for.
+        name: String,
+    },
+    /// A row that is not a whole number of blocks, or too long to address.
+    #[error("a row of {values} values is not a whole number of {block_type} blocks ({} values each)", block_type.values())]
+    RowLength {
+        /// The type of the row.
+        block_type: BlockType,
+        /// Values in the row.
+        values: usize,
+    },
+    /// Packed bytes and unpacked values do not belong together.
+    #[error("{bytes} bytes of {block_type} hold {} values, not {values}", bytes / block_type.bytes() * block_type.values())]
+    Length {
+        /// The type of the packed bytes.
+        block_type: BlockType,
+        /// How many packed bytes were given.
+        bytes: usize,
+        /// How many values were given or asked for.
+        values: usize,
+    },
+}

@@ -1,0 +1,2 @@
+//! The gruff command line.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Requests to batches to tokens: scheduler, caches, sampling, the decode loop.

@@ -1,0 +1,1 @@
+//! Model architectures on packed weights, one file a family.

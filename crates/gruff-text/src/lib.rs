@@ -1,0 +1,1 @@
+//! Tokenizers, chat templates and parsers built from GGUF metadata.

@@ -1,0 +1,1 @@
+//! GGUF checkpoints behind the API that transformers users know.
