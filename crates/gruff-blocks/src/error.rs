@@ -4,7 +4,9 @@ use crate::BlockType;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The id belonged to a type that the format dropped.
-    #[error("tensor type {id} ({name}) was retired from the format; convert the original model again with a current tool")]
+    #[error(
+        "tensor type {id} ({name}) was retired from the format; convert the original model again with a current tool"
+    )]
     RetiredType {
         /// The id in the file.
         id: u32,

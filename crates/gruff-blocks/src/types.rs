@@ -159,10 +159,12 @@ impl BlockType {
     /// # Errors
     /// [`Error::RowLength`] when the row is not a whole number of blocks or its size does not fit in `usize`.
     pub fn row_bytes(self, values: usize) -> Result<usize, Error> {
-        if values % self.values() != 0 {
+        if !values.is_multiple_of(self.values()) {
             return Err(Error::RowLength { block_type: self, values });
         }
-        (values / self.values()).checked_mul(self.bytes()).ok_or(Error::RowLength { block_type: self, values })
+        (values / self.values())
+            .checked_mul(self.bytes())
+            .ok_or(Error::RowLength { block_type: self, values })
     }
 
     /// Whether values are stored one by one (floats and integers) instead of in shared-scale blocks.
@@ -187,5 +189,36 @@ impl FromStr for BlockType {
             .copied()
             .find(|t| t.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| Error::UnknownName { name: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_names_lead_back() {
+        for block_type in BlockType::ALL {
+            assert_eq!(BlockType::from_id(block_type.id()), Ok(*block_type));
+            assert_eq!(block_type.name().to_lowercase().parse(), Ok(*block_type));
+        }
+    }
+
+    #[test]
+    fn retired_and_unknown_ids_are_told_apart() {
+        assert_eq!(BlockType::from_id(31), Err(Error::RetiredType { id: 31, name: "Q4_0_4_4" }));
+        assert_eq!(BlockType::from_id(43), Err(Error::UnknownType { id: 43 }));
+        assert!(RETIRED.iter().all(|(id, _)| BlockType::lookup(*id).is_none()));
+    }
+
+    #[test]
+    fn rows_are_whole_blocks() {
+        assert_eq!(BlockType::Q4_K.row_bytes(1024), Ok(4 * 144));
+        let error = BlockType::Q4_K.row_bytes(1000).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a row of 1000 values is not a whole number of Q4_K blocks (256 values each)"
+        );
+        assert!(BlockType::F64.row_bytes(usize::MAX).is_err());
     }
 }
