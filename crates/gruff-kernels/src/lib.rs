@@ -1,1 +1,37 @@
 //! Devices, tensors and the fused operations that language models are made of, on packed weights.
+//!
+//! Usable on its own: nothing here knows GGUF or models. Each operation family is a folder with its contract
+//! (shapes, layouts, tolerances), a reference in f64, and one implementation a device.
+
+mod activation;
+pub mod attention;
+mod buffer;
+mod check;
+mod cpu;
+pub mod delta_net;
+mod device;
+pub mod elementwise;
+pub mod embedding;
+mod error;
+mod kv;
+pub mod matmul;
+pub mod moe;
+pub mod norm;
+mod packed;
+mod reference;
+pub mod rope;
+pub mod sampling;
+mod state;
+mod step;
+mod tensor;
+
+pub use activation::Activation;
+pub use buffer::ForeignBytes;
+pub use cpu::{CpuOptions, Isa};
+pub use device::{Activations, Device};
+pub use error::{Error, Result};
+pub use kv::{KvLayer, PAGE_LEN};
+pub use packed::PackedTensor;
+pub use state::{CHUNK, StateLayer, StateShape};
+pub use step::{Step, StepSequence, StepTokens};
+pub use tensor::{DType, MAX_RANK, Tensor};

@@ -1,0 +1,98 @@
+//! Paged, ragged attention.
+//!
+//! # Contract
+//!
+//! Query heads are grouped: query head h reads key-value head `h * Hkv / H`. The token with index i in its
+//! sequence sees the keys 0..=i, or the last `window` of them. Scores are `q . k * scale`, then
+//! `cap * tanh(score / cap)` when capped; softmax and sums in f32. Keys and values are rounded to the cache's
+//! type when they are written, and read from there, also within the step that wrote them.
+//!
+//! A token's result depends on its sequence only: pages are worked through in order, [`crate::PAGE_LEN`] keys
+//! at a time, whether one query or a thousand came along. Tolerance against f64 on the same rounded keys and
+//! values: NMSE below 1e-10.
+
+mod cpu;
+mod reference;
+
+use crate::check::Check;
+use crate::{DType, KvLayer, PAGE_LEN, Result, Step, Tensor};
+
+/// How scores are made and which keys are seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Factor on `q . k`, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Keys seen at most, the token's own included; `None` for all.
+    pub window: Option<usize>,
+    /// Soft cap on scores.
+    pub softcap: Option<f32>,
+}
+
+pub(crate) trait AttentionOps {
+    fn write_kv(&self, step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer) -> Result<()>;
+    fn attention(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        spec: &AttentionSpec,
+        out: &Tensor,
+    ) -> Result<()>;
+}
+
+/// Writes the step's keys `[T, Hkv, Dk]` and values `[T, Hkv, Dv]` into the pages of their sequences.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit, or a sequence owns too few pages or one that
+/// does not exist.
+pub fn write_kv(step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer) -> Result<()> {
+    let check = Check::new("write_kv", layer.keys())?;
+    let (key_dim, value_dim) = (layer.keys().shape()[3], layer.values().shape()[3]);
+    check.tensor("the keys", keys, DType::F32, &[step.len(), layer.kv_heads(), key_dim])?;
+    check.tensor("the values", values, DType::F32, &[step.len(), layer.kv_heads(), value_dim])?;
+    check_pages(&check, step, layer)?;
+    check.device().run(|backend| backend.write_kv(step, keys, values, layer))
+}
+
+/// Attention of the step's queries `[T, H, Dk]` over the pages of their sequences, into out `[T, H, Dv]`.
+/// The step's own keys must have been written.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit, or a sequence owns too few pages or one that
+/// does not exist.
+pub fn attention(
+    step: &Step,
+    queries: &Tensor,
+    layer: &KvLayer,
+    spec: &AttentionSpec,
+    out: &Tensor,
+) -> Result<()> {
+    let check = Check::new("attention", out)?;
+    check.rank("the queries", queries, 3)?;
+    let heads = queries.shape()[1];
+    let (key_dim, value_dim) = (layer.keys().shape()[3], layer.values().shape()[3]);
+    check.tensor("the queries", queries, DType::F32, &[step.len(), heads, key_dim])?;
+    check.tensor("the output", out, DType::F32, &[step.len(), heads, value_dim])?;
+    check.that(heads.is_multiple_of(layer.kv_heads()), || {
+        format!("{heads} query heads cannot share {} key-value heads", layer.kv_heads())
+    })?;
+    check.that(spec.window != Some(0), || "a window of 0 keys sees nothing".into())?;
+    check.on_device("the cache", layer.keys().device())?;
+    check.disjoint("the output", out, queries)?;
+    check_pages(&check, step, layer)?;
+    check.device().run(|backend| backend.attention(step, queries, layer, spec, out))
+}
+
+fn check_pages(check: &Check, step: &Step, layer: &KvLayer) -> Result<()> {
+    for (index, sequence) in step.sequences().iter().enumerate() {
+        let needed = (sequence.past + sequence.len).div_ceil(PAGE_LEN);
+        check.that(sequence.pages.len() >= needed, || {
+            format!("sequence {index} owns {} pages, but needs {needed}", sequence.pages.len())
+        })?;
+        let wild = sequence.pages[..needed].iter().find(|page| **page as usize >= layer.pages());
+        check.value(wild.is_none(), || {
+            format!("sequence {index} owns page {wild:?} of a pool of {}", layer.pages())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Instruction sets that CPU kernels are written for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// An instruction set, as a family of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Portable Rust.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+}
+
+impl Isa {
+    const ALL: [Isa; 2] = [Isa::Scalar, Isa::Avx2];
+
+    /// The name that `GRUFF_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2+fma",
+        }
+    }
+
+    /// Whether this machine has it.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("fma")
+                    && std::arch::is_x86_feature_detected!("f16c")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 => false,
+        }
+    }
+
+    /// The asked one, else the one that `GRUFF_ISA` names, else the best that this machine has.
+    pub(crate) fn choose(asked: Option<Isa>) -> Result<Isa> {
+        let asked = match (asked, std::env::var("GRUFF_ISA")) {
+            (Some(isa), _) => Some(isa),
+            (None, Ok(name)) => Some(name.parse()?),
+            (None, Err(_)) => None,
+        };
+        match asked {
+            Some(isa) if !isa.available() => {
+                Err(Error::Option { what: format!("this machine has no {isa}; leave GRUFF_ISA unset") })
+            }
+            Some(isa) => Ok(isa),
+            None => Ok(Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Scalar)),
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Isa {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known =
+            |isa: &Isa| text == isa.name() || text == isa.name().split('+').next().unwrap_or_default();
+        Self::ALL.into_iter().find(known).ok_or_else(|| Error::Option {
+            what: format!("{text:?} is not an instruction set that gruff knows; one of scalar, avx2"),
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! Host memory that CPU kernels address directly.
+
+use std::alloc::{self, Layout};
+use std::ptr::NonNull;
+
+use crate::buffer::ForeignBytes;
+
+/// Cache line, and the widest vector register, in bytes.
+const ALIGNMENT: usize = 64;
+
+enum Owner {
+    Heap(Layout),
+    Foreign { _keep: ForeignBytes },
+}
+
+/// Bytes in host memory.
+///
+/// Handles to the same memory are shared, so it is never lent as a slice that outlives an operation:
+/// kernels get raw pointers inside an operation, and a device runs one operation at a time
+/// (`Device::run` holds the stream lock), which is what makes reads and writes through them free of races.
+pub(crate) struct CpuMemory {
+    pointer: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+// SAFETY: the memory is plain bytes; all access goes through operations that hold the device's stream lock,
+// and foreign bytes are only read.
+unsafe impl Send for CpuMemory {}
+// SAFETY: as above.
+unsafe impl Sync for CpuMemory {}
+
+impl CpuMemory {
+    /// Takes zeroed memory, or `None` when there is none.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).ok()?;
+        // SAFETY: the layout has a non-zero size.
+        let pointer = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        Some(Self { pointer, len, owner: Owner::Heap(layout) })
+    }
+
+    /// Borrows bytes that `foreign` owns and keeps valid.
+    pub(crate) fn foreign(foreign: ForeignBytes) -> Self {
+        let bytes = (*foreign).as_ref();
+        let len = bytes.len();
+        let pointer = NonNull::from(bytes).cast::<u8>();
+        Self { pointer, len, owner: Owner::Foreign { _keep: foreign } }
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        matches!(self.owner, Owner::Heap(_))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.pointer.as_ptr()
+    }
+
+    /// Copies in; the caller has checked the range and that the memory is writable.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(self.writable() && offset + bytes.len() <= self.len);
+        // SAFETY: in range (asserted); callers hold the stream lock, so nothing else touches the memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer().add(offset), bytes.len()) }
+    }
+
+    /// Copies out; the caller has checked the range.
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(offset + bytes.len() <= self.len);
+        // SAFETY: in range (asserted); callers hold the stream lock.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer().add(offset), bytes.as_mut_ptr(), bytes.len()) }
+    }
+}
+
+impl Drop for CpuMemory {
+    fn drop(&mut self) {
+        if let Owner::Heap(layout) = self.owner {
+            // SAFETY: allocated in `zeroed` with this layout.
+            unsafe { alloc::dealloc(self.pointer(), layout) }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The CPU device: SIMD kernels chosen at run time, a thread pool that sleeps when idle.
+
+mod isa;
+pub(crate) mod memory;
+mod pool;
+
+use crate::buffer::{ForeignBytes, Memory};
+use crate::device::Backend;
+use crate::reference::ReferenceDevice;
+use crate::{Activations, Result};
+
+use memory::CpuMemory;
+
+pub use isa::Isa;
+pub(crate) use pool::Pool;
+
+/// Choices for the CPU device.
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads that compute, the calling one included; `None` for the physical cores.
+    pub threads: Option<usize>,
+    /// How activations enter products with packed weights.
+    pub activations: Activations,
+    /// The instruction set to use instead of the best one found (tests; `GRUFF_ISA` sets it too).
+    pub isa: Option<Isa>,
+}
+
+/// See [`crate::Device::cpu`].
+pub(crate) struct CpuDevice {
+    name: String,
+    activations: Activations,
+    isa: Isa,
+    pool: Pool,
+    /// Serves what has no CPU kernel.
+    pub(crate) plain: ReferenceDevice,
+}
+
+impl CpuDevice {
+    pub(crate) fn new(options: CpuOptions) -> Result<Self> {
+        let isa = Isa::choose(options.isa)?;
+        let pool = Pool::new(options.threads)?;
+        let threads = pool.threads();
+        let name = format!("cpu ({isa}, {threads} thread{})", if threads == 1 { "" } else { "s" });
+        let activations = options.activations;
+        Ok(Self { name, activations, isa, pool, plain: ReferenceDevice::new(activations) })
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Backend for CpuDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn activations(&self) -> Activations {
+        self.activations
+    }
+
+    fn allocate(&self, bytes: usize) -> Option<Memory> {
+        CpuMemory::zeroed(bytes).map(Memory::Cpu)
+    }
+
+    fn import(&self, bytes: ForeignBytes) -> Option<Memory> {
+        Some(Memory::Cpu(CpuMemory::foreign(bytes)))
+    }
+}

@@ -1,0 +1,260 @@
+//! Devices: where tensors live and operations run.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::attention::AttentionOps;
+use crate::buffer::{Buffer, ForeignBytes, Memory};
+use crate::cpu::{CpuDevice, CpuOptions};
+use crate::delta_net::DeltaNetOps;
+use crate::elementwise::ElementwiseOps;
+use crate::embedding::EmbeddingOps;
+use crate::matmul::MatmulOps;
+use crate::moe::MoeOps;
+use crate::norm::NormOps;
+use crate::reference::ReferenceDevice;
+use crate::rope::RopeOps;
+use crate::sampling::SamplingOps;
+use crate::{DType, Error, Result, Tensor};
+
+/// How activations enter a product with packed weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Activations {
+    /// Rounded to int8 in blocks of 32 (see [`crate::matmul`]); integer kernels. The default.
+    #[default]
+    Int8,
+    /// Kept in f32: exact, slower.
+    F32,
+}
+
+/// Everything a device must be able to do. Each family's contract stands in its own folder; an operation
+/// arrives here with its operands checked.
+pub(crate) trait Backend:
+    MatmulOps
+    + NormOps
+    + RopeOps
+    + AttentionOps
+    + DeltaNetOps
+    + MoeOps
+    + ElementwiseOps
+    + EmbeddingOps
+    + SamplingOps
+    + Send
+    + Sync
+{
+    /// A name for people: `cpu (avx2+fma, 2 threads)`.
+    fn name(&self) -> &str;
+
+    /// How activations enter products with packed weights.
+    fn activations(&self) -> Activations;
+
+    /// Takes zeroed memory, or `None` when there is none.
+    fn allocate(&self, bytes: usize) -> Option<Memory>;
+
+    /// Makes foreign bytes readable for kernels: borrowed where the device can address them, else copied.
+    fn import(&self, bytes: ForeignBytes) -> Option<Memory>;
+}
+
+/// A device: where tensors live and operations run. Clones are the same device.
+///
+/// Operations on one device run one at a time, in the order in which they are called, whichever thread calls.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    backend: Box<dyn Backend>,
+    /// Held while an operation runs: the device's stream.
+    stream: Mutex<()>,
+    /// Scratch memory given back, by size, to be taken again.
+    free: Mutex<HashMap<usize, Vec<Memory>>>,
+    allocated: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Device {
+    pub(crate) fn from_backend(backend: Box<dyn Backend>) -> Self {
+        let inner = Inner {
+            backend,
+            stream: Mutex::new(()),
+            free: Mutex::new(HashMap::new()),
+            allocated: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The reference device: scalar code, f64 accumulation, its memory reachable by copying only.
+    ///
+    /// With [`Activations::F32`] it is the specification of every operation; with [`Activations::Int8`] its
+    /// twin, which rounds activations exactly as the fast kernels do.
+    pub fn reference(activations: Activations) -> Self {
+        Self::from_backend(Box::new(ReferenceDevice::new(activations)))
+    }
+
+    /// The CPU: SIMD kernels chosen for this machine at run time.
+    ///
+    /// # Errors
+    /// [`Error::Option`] when an option cannot be honoured here.
+    pub fn cpu(options: CpuOptions) -> Result<Self> {
+        Ok(Self::from_backend(Box::new(CpuDevice::new(options)?)))
+    }
+
+    /// A name for people.
+    pub fn name(&self) -> &str {
+        self.inner.backend.name()
+    }
+
+    /// How activations enter products with packed weights.
+    pub fn activations(&self) -> Activations {
+        self.inner.backend.activations()
+    }
+
+    /// Whether both handles are the same device.
+    pub fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// A zeroed tensor in memory of its own.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Shape`].
+    pub fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        let bytes = tensor_bytes(dtype, shape)?;
+        let buffer = self.take(bytes, false)?;
+        Tensor::contiguous_in(buffer, 0, dtype, shape)
+    }
+
+    /// A tensor for intermediate results: its memory is recycled when the last handle drops, so that a loop
+    /// of equal steps allocates once and then meets the same addresses. **Its content is undefined.**
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Shape`].
+    pub fn scratch(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        let bytes = tensor_bytes(dtype, shape)?;
+        let buffer = self.scratch_buffer(bytes)?;
+        Tensor::contiguous_in(buffer, 0, dtype, shape)
+    }
+
+    /// A tensor of f32 values copied to the device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Shape`] when the values do not fill the shape.
+    pub fn tensor_f32(&self, values: &[f32], shape: &[usize]) -> Result<Tensor> {
+        let tensor = self.zeros(DType::F32, shape)?;
+        tensor.write_f32(values)?;
+        Ok(tensor)
+    }
+
+    /// A tensor of i32 values copied to the device.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Shape`] when the values do not fill the shape.
+    pub fn tensor_i32(&self, values: &[i32], shape: &[usize]) -> Result<Tensor> {
+        let tensor = self.zeros(DType::I32, shape)?;
+        tensor.write_i32(values)?;
+        Ok(tensor)
+    }
+
+    /// A read-only tensor over memory that somebody else owns (a torch tensor, a memory map): `owner` is
+    /// dropped when the last handle drops. Borrowed where the device can address it, else copied.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `offset` (bytes) and `shape` do not fit, [`Error::OutOfMemory`].
+    pub fn from_foreign(
+        &self,
+        owner: ForeignBytes,
+        offset: usize,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        Tensor::contiguous_in(self.import(owner)?, offset, dtype, shape)
+    }
+
+    /// Bytes the device has allocated now, scratch included, foreign memory not.
+    pub fn allocated_bytes(&self) -> usize {
+        self.inner.allocated.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes it ever had allocated.
+    pub fn peak_bytes(&self) -> usize {
+        self.inner.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn scratch_buffer(&self, bytes: usize) -> Result<Buffer> {
+        let bytes = scratch_class(bytes);
+        let recycled = lock(&self.inner.free).get_mut(&bytes).and_then(Vec::pop);
+        match recycled {
+            Some(memory) => Ok(Buffer::new(self, memory, bytes, true)),
+            None => self.take(bytes, true),
+        }
+    }
+
+    pub(crate) fn import(&self, bytes: ForeignBytes) -> Result<Buffer> {
+        let len = (*bytes).as_ref().len();
+        let memory = self.inner.backend.import(bytes).ok_or_else(|| self.out_of_memory(len))?;
+        Ok(Buffer::new(self, memory, len, false))
+    }
+
+    pub(crate) fn release(&self, memory: Memory, bytes: usize, recycle: bool) {
+        if recycle {
+            lock(&self.inner.free).entry(bytes).or_default().push(memory);
+        } else if !matches!(&memory, Memory::Cpu(cpu) if !cpu.writable()) {
+            self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs one operation: waits for the device's stream, then hands the backend over.
+    pub(crate) fn run<T>(&self, operation: impl FnOnce(&dyn Backend) -> T) -> T {
+        let _stream = lock(&self.inner.stream);
+        operation(&*self.inner.backend)
+    }
+
+    /// Keeps operations away while host code copies.
+    pub(crate) fn exclusive<T>(&self, copy: impl FnOnce() -> T) -> T {
+        let _stream = lock(&self.inner.stream);
+        copy()
+    }
+
+    fn take(&self, bytes: usize, recycle: bool) -> Result<Buffer> {
+        let memory = self.inner.backend.allocate(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
+        let now = self.inner.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.inner.peak.fetch_max(now, Ordering::Relaxed);
+        Ok(Buffer::new(self, memory, bytes, recycle))
+    }
+
+    fn out_of_memory(&self, bytes: usize) -> Error {
+        Error::OutOfMemory { device: self.name().to_owned(), bytes }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A panic in one operation must not take the device away from everybody else.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn tensor_bytes(dtype: DType, shape: &[usize]) -> Result<usize> {
+    shape.iter().try_fold(dtype.bytes(), |bytes, n| bytes.checked_mul(*n)).ok_or_else(|| Error::Shape {
+        op: "allocate",
+        what: format!("{shape:?} of {dtype} is more than this machine can address"),
+    })
+}
+
+/// Rounds scratch sizes up to four steps an octave, so that steps of similar size share memory.
+fn scratch_class(bytes: usize) -> usize {
+    const SMALLEST: usize = 1024;
+    if bytes <= SMALLEST {
+        return SMALLEST;
+    }
+    let step = (bytes.next_power_of_two() / 8).max(1);
+    bytes.div_ceil(step).checked_mul(step).unwrap_or(bytes)
+}

@@ -1,0 +1,180 @@
+//! Products of activations with packed weights.
+//!
+//! # Contract
+//!
+//! `out[t, n] = scale * sum_k x[t, k] * W[n, k] (+ bias[n])`, with x `[T, K]` f32, W `[N, K]` packed and out
+//! `[T, N]` f32.
+//!
+//! With [`Activations::Int8`](crate::Activations::Int8), and for every weight type that is not a plain float
+//! or integer (`!BlockType::is_scalar`), x is rounded first, in blocks of [`Q8_BLOCK`] along K, by
+//! [`round_block`]. A K-quant's super-block of 256 thus meets eight activation scales, which loses less than
+//! one scale for 256. For scalar types, and with [`Activations::F32`](crate::Activations::F32), x enters as
+//! it is.
+//!
+//! **Same bits however it is batched.** One output depends on its row of x and its row of W only, never on T,
+//! N or the number of threads, and a fused operation gives the same bits as the composition it stands for.
+//! Kernels reach that by one summation tree: integer sums within a block of 32 are exact, and block `b`
+//! contributes to f32 accumulator `b mod 8`, in order of `b`; the eight are added as
+//! `((0+4)+(2+6))+((1+5)+(3+7))`.
+//!
+//! Tolerance: NMSE against the f64 twin of the same rounding below 1e-10.
+
+mod cpu;
+mod quantize;
+pub(crate) mod reference;
+
+pub use quantize::{Q8_BLOCK, round_block};
+
+use gruff_blocks::BlockType;
+
+use crate::check::Check;
+use crate::{Activation, DType, PackedTensor, Result, Tensor};
+
+/// The gate of a gated linear unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Glu {
+    /// `x * sigmoid(x)` (SwiGLU).
+    Silu,
+    /// GELU by its tanh approximation (GeGLU, as in Gemma).
+    GeluTanh,
+}
+
+impl Glu {
+    /// The gate's value.
+    pub fn apply(self, x: f64) -> f64 {
+        match self {
+            Glu::Silu => x / (1.0 + (-x).exp()),
+            Glu::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                0.5 * x * (1.0 + inner.tanh())
+            }
+        }
+    }
+}
+
+/// One of the matrices that read the same input.
+#[derive(Clone, Copy, Debug)]
+pub struct Projection<'a> {
+    /// `[N, K]`.
+    pub weight: &'a PackedTensor,
+    /// `[N]`, f32.
+    pub bias: Option<&'a Tensor>,
+    /// `[T, N]`, f32.
+    pub out: &'a Tensor,
+}
+
+/// How a device computes with a weight type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatmulKernel {
+    /// The kernel's name: `avx2 int8`, `generic`.
+    pub name: &'static str,
+    /// Whether it is made for this type; a generic kernel unpacks a tile at a time instead.
+    pub fast: bool,
+}
+
+pub(crate) trait MatmulOps {
+    /// Which kernel serves a weight type.
+    fn matmul_kernel(&self, block_type: BlockType) -> MatmulKernel;
+
+    fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()>;
+
+    fn linear_add(&self, x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()>;
+
+    fn linear_glu(
+        &self,
+        x: &Activation,
+        gate: &PackedTensor,
+        up: &PackedTensor,
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<()>;
+}
+
+/// `out = x W^T (+ bias)`: x `[T, K]`, W `[N, K]`, bias `[N]`, out `[T, N]`.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn linear(x: &Activation, weight: &PackedTensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
+    linear_many(x, &[Projection { weight, bias, out }])
+}
+
+/// Several products of one input (q|k|v, gate|up, qkv|z|a|b): x is quantized once and threads are woken once.
+/// Each result equals [`linear`]'s, bit for bit.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn linear_many(x: &Activation, projections: &[Projection]) -> Result<()> {
+    let Some(first) = projections.first() else { return Ok(()) };
+    let check = Check::new("linear", first.out)?;
+    check.on_device("x", x.device())?;
+    for (index, Projection { weight, bias, out }) in projections.iter().enumerate() {
+        Check::new("linear", out)?;
+        check_weight(&check, "the weight", weight, x.cols(), 1)?;
+        check.tensor("the output", out, DType::F32, &[x.rows(), weight.rows()])?;
+        check.disjoint("the output", out, x.tensor())?;
+        if let Some(bias) = bias {
+            check.tensor("the bias", bias, DType::F32, &[weight.rows()])?;
+            check.disjoint("the output", out, bias)?;
+        }
+        for other in &projections[..index] {
+            check.disjoint("the output", out, other.out)?;
+        }
+    }
+    check.device().run(|backend| backend.linear_many(x, projections))
+}
+
+/// `residual += x W^T`: x `[T, K]`, W `[N, K]`, residual `[T, N]`. Equals [`linear`] and an addition, bit for
+/// bit.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn linear_add(x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()> {
+    let check = Check::new("linear_add", residual)?;
+    check.on_device("x", x.device())?;
+    check_weight(&check, "the weight", weight, x.cols(), 1)?;
+    check.tensor("the residual", residual, DType::F32, &[x.rows(), weight.rows()])?;
+    check.disjoint("the residual", residual, x.tensor())?;
+    check.device().run(|backend| backend.linear_add(x, weight, residual))
+}
+
+/// `out = glu(x Wg^T) * (x Wu^T)`: x `[T, K]`, Wg and Wu `[N, K]`, out `[T, N]`. Equals two [`linear`]s and
+/// [`crate::elementwise::glu`], bit for bit.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn linear_glu(
+    x: &Activation,
+    gate: &PackedTensor,
+    up: &PackedTensor,
+    glu: Glu,
+    out: &Tensor,
+) -> Result<()> {
+    let check = Check::new("linear_glu", out)?;
+    check.on_device("x", x.device())?;
+    check_weight(&check, "the gate weight", gate, x.cols(), 1)?;
+    check_weight(&check, "the up weight", up, x.cols(), 1)?;
+    check
+        .that(gate.rows() == up.rows(), || format!("gate has {} rows, up has {}", gate.rows(), up.rows()))?;
+    check.tensor("the output", out, DType::F32, &[x.rows(), gate.rows()])?;
+    check.disjoint("the output", out, x.tensor())?;
+    check.device().run(|backend| backend.linear_glu(x, gate, up, glu, out))
+}
+
+/// A weight lives on the device and fits an input of `cols` columns.
+pub(crate) fn check_weight(
+    check: &Check,
+    operand: &'static str,
+    weight: &PackedTensor,
+    cols: usize,
+    matrices: usize,
+) -> Result<()> {
+    check.on_device(operand, weight.device())?;
+    check.that(weight.cols() == cols && weight.matrices() == matrices, || {
+        format!(
+            "{operand} is [{}, {}, {}], but the input has {cols} columns and {matrices} matrices are needed",
+            weight.matrices(),
+            weight.rows(),
+            weight.cols()
+        )
+    })
+}

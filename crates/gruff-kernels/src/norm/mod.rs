@@ -1,0 +1,101 @@
+//! Normalisations over the innermost dimension.
+//!
+//! # Contract
+//!
+//! Rows are all but the last dimension (two or three dimensions, outer ones may be strided); the mean is over
+//! the last one, of width D. Everything in f32, sums in a tree that depends on D only. Tolerance: 1e-6
+//! relative to the row's largest value.
+
+mod cpu;
+mod reference;
+
+use crate::check::Check;
+use crate::{DType, Result, Tensor};
+
+pub(crate) trait NormOps {
+    fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()>;
+    fn add_rms_norm(
+        &self,
+        residual: &Tensor,
+        delta: &Tensor,
+        weight: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<()>;
+    fn gated_rms_norm(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        gate: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<()>;
+    fn l2_norm(&self, x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()>;
+}
+
+/// `out = x / sqrt(mean(x^2) + eps) * weight`: x and out `[T, D]` or `[T, H, D]`, weight `[D]`. May work in
+/// place.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()> {
+    let check = Check::new("rms_norm", out)?;
+    check_rows(&check, x, out)?;
+    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
+    check.disjoint("the output", out, weight)?;
+    check.device().run(|backend| backend.rms_norm(x, weight, eps, out))
+}
+
+/// `residual += delta; out = rms_norm(residual)`: all `[T, D]`. Equals the addition and [`rms_norm`], bit for
+/// bit.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn add_rms_norm(
+    residual: &Tensor,
+    delta: &Tensor,
+    weight: &Tensor,
+    eps: f32,
+    out: &Tensor,
+) -> Result<()> {
+    let check = Check::new("add_rms_norm", out)?;
+    Check::new("add_rms_norm", residual)?;
+    check_rows(&check, residual, out)?;
+    check.disjoint("the output", out, residual)?;
+    check.tensor("the addend", delta, DType::F32, residual.shape())?;
+    check.disjoint_or_same("the output", out, delta)?;
+    check.disjoint("the residual", residual, delta)?;
+    check.tensor("the weight", weight, DType::F32, &residual.shape()[residual.shape().len() - 1..])?;
+    check.device().run(|backend| backend.add_rms_norm(residual, delta, weight, eps, out))
+}
+
+/// `out = rms_norm(x) * silu(gate)`, per head: x, gate and out `[T, H, D]`, weight `[D]`. May work in place
+/// on x.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn gated_rms_norm(x: &Tensor, weight: &Tensor, gate: &Tensor, eps: f32, out: &Tensor) -> Result<()> {
+    let check = Check::new("gated_rms_norm", out)?;
+    check_rows(&check, x, out)?;
+    check.tensor("the gate", gate, DType::F32, x.shape())?;
+    check.disjoint("the output", out, gate)?;
+    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
+    check.device().run(|backend| backend.gated_rms_norm(x, weight, gate, eps, out))
+}
+
+/// `out = x / sqrt(sum(x^2) + eps) * scale`: x and out `[T, D]` or `[T, H, D]`. May work in place.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn l2_norm(x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()> {
+    let check = Check::new("l2_norm", out)?;
+    check_rows(&check, x, out)?;
+    check.device().run(|backend| backend.l2_norm(x, eps, scale, out))
+}
+
+fn check_rows(check: &Check, x: &Tensor, out: &Tensor) -> Result<()> {
+    check.that(matches!(x.shape().len(), 2 | 3), || format!("{:?} is not rows of values", x.shape()))?;
+    check.tensor("the input", x, DType::F32, x.shape())?;
+    check.tensor("the output", out, DType::F32, x.shape())?;
+    check.disjoint_or_same("the output", out, x)
+}

@@ -1,0 +1,215 @@
+//! Packed tensors: matrices in ggml blocks, read as they lie.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gruff_blocks::BlockType;
+
+use crate::buffer::{Buffer, ForeignBytes};
+use crate::{Device, Error, Result};
+
+/// One matrix, or a stack of equally shaped matrices (experts), in ggml blocks.
+///
+/// Shape is `[matrices, rows, cols]`: a product with it turns `cols` inputs into `rows` outputs, and a row is
+/// `cols / block` consecutive blocks (GGUF's order, never permuted). Handles are cheap to clone.
+#[derive(Clone)]
+pub struct PackedTensor {
+    buffer: Buffer,
+    /// Bytes from the start of the buffer to the first row.
+    offset: usize,
+    block_type: BlockType,
+    matrices: usize,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    /// Bytes from one matrix of the stack to the next.
+    matrix_bytes: usize,
+    scale: Option<Arc<[f32]>>,
+}
+
+impl PackedTensor {
+    /// Packed bytes inside memory that `owner` keeps (a memory map): borrowed where the device can address
+    /// it, else copied.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `[matrices, rows, cols]` at `offset` (bytes) is outside the memory,
+    /// [`Error::Blocks`] when a row is not whole blocks, [`Error::OutOfMemory`].
+    pub fn from_foreign(
+        device: &Device,
+        owner: ForeignBytes,
+        offset: usize,
+        block_type: BlockType,
+        shape: [usize; 3],
+    ) -> Result<Self> {
+        Self::in_buffer(device.import(owner)?, offset, block_type, shape)
+    }
+
+    /// Copies packed bytes to the device.
+    ///
+    /// # Errors
+    /// As for [`from_foreign`](Self::from_foreign).
+    pub fn from_bytes(
+        device: &Device,
+        bytes: &[u8],
+        block_type: BlockType,
+        shape: [usize; 3],
+    ) -> Result<Self> {
+        let owner: Vec<u8> = bytes.to_vec();
+        Self::from_foreign(device, Arc::new(owner), 0, block_type, shape)
+    }
+
+    fn in_buffer(
+        buffer: Buffer,
+        offset: usize,
+        block_type: BlockType,
+        [matrices, rows, cols]: [usize; 3],
+    ) -> Result<Self> {
+        let row_bytes = block_type.row_bytes(cols)?;
+        let matrix_bytes = rows.checked_mul(row_bytes);
+        let end = matrix_bytes.and_then(|m| m.checked_mul(matrices)).and_then(|all| all.checked_add(offset));
+        match (matrix_bytes, end) {
+            (Some(matrix_bytes), Some(end)) if end <= buffer.bytes() => Ok(Self {
+                buffer,
+                offset,
+                block_type,
+                matrices,
+                rows,
+                cols,
+                row_bytes,
+                matrix_bytes,
+                scale: None,
+            }),
+            _ => Err(Error::Shape {
+                op: "packed tensor",
+                what: format!(
+                    "[{matrices}, {rows}, {cols}] of {block_type} does not fit into {} bytes",
+                    buffer.bytes()
+                ),
+            }),
+        }
+    }
+
+    /// Adds the per-tensor scale that some files carry beside a matrix (NVFP4): products are multiplied by
+    /// it. One value, or one a matrix of the stack.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for any other number of values.
+    pub fn with_scale(mut self, scale: &[f32]) -> Result<Self> {
+        if scale.len() != 1 && scale.len() != self.matrices {
+            return Err(Error::Shape {
+                op: "scale",
+                what: format!("{} scales for {} matrices", scale.len(), self.matrices),
+            });
+        }
+        self.scale = Some(scale.into());
+        Ok(self)
+    }
+
+    /// The rows `start..start + len` of every matrix, without copying: one half of a fused `gate|up`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such range.
+    pub fn narrow_rows(&self, start: usize, len: usize) -> Result<Self> {
+        if start.checked_add(len).is_none_or(|end| end > self.rows) {
+            return Err(Error::Shape {
+                op: "narrow_rows",
+                what: format!("{} rows have no range {start}..+{len}", self.rows),
+            });
+        }
+        let mut view = self.clone();
+        view.offset += start * self.row_bytes;
+        view.rows = len;
+        Ok(view)
+    }
+
+    /// The device that holds it.
+    pub fn device(&self) -> &Device {
+        self.buffer.device()
+    }
+
+    /// How the values are stored.
+    pub fn block_type(&self) -> BlockType {
+        self.block_type
+    }
+
+    /// Matrices in the stack; 1 for an ordinary weight.
+    pub fn matrices(&self) -> usize {
+        self.matrices
+    }
+
+    /// Rows of a matrix: outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of a matrix: inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes of the packed values.
+    pub fn packed_bytes(&self) -> usize {
+        self.matrices * self.rows * self.row_bytes
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The scale of one matrix of the stack, 1 where the file has none.
+    pub fn scale(&self, matrix: usize) -> f32 {
+        match self.scale.as_deref() {
+            None => 1.0,
+            Some([one]) => *one,
+            Some(scales) => scales[matrix],
+        }
+    }
+
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Bytes from the start of the buffer to a row.
+    pub(crate) fn row_offset(&self, matrix: usize, row: usize) -> usize {
+        self.offset + matrix * self.matrix_bytes + row * self.row_bytes
+    }
+
+    /// Unpacks one row, scale applied. Copies through the host; for tools and tests.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such row or `out` is not `cols` long.
+    pub fn unpack_row(&self, matrix: usize, row: usize, out: &mut [f32]) -> Result<()> {
+        self.device().clone().exclusive(|| self.unpack_row_unlocked(matrix, row, out))
+    }
+
+    /// As [`unpack_row`](Self::unpack_row), for callers that hold the device's stream.
+    pub(crate) fn unpack_row_unlocked(&self, matrix: usize, row: usize, out: &mut [f32]) -> Result<()> {
+        if matrix >= self.matrices || row >= self.rows || out.len() != self.cols {
+            return Err(Error::Shape {
+                op: "unpack_row",
+                what: format!(
+                    "row {row} of matrix {matrix} into {} values, of [{}, {}, {}]",
+                    out.len(),
+                    self.matrices,
+                    self.rows,
+                    self.cols
+                ),
+            });
+        }
+        let mut packed = vec![0; self.row_bytes];
+        self.buffer.read(self.row_offset(matrix, row), &mut packed)?;
+        self.block_type.unpack(&packed, out)?;
+        let scale = self.scale(matrix);
+        if scale != 1.0 {
+            out.iter_mut().for_each(|value| *value *= scale);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PackedTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackedTensor([{}, {}, {}] {})", self.matrices, self.rows, self.cols, self.block_type)
+    }
+}

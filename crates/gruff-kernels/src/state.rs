@@ -1,0 +1,132 @@
+//! Recurrent state of gated-delta-net layers, in slots.
+
+use crate::{DType, Device, Result, Tensor};
+
+/// Tokens in a chunk of the delta rule: the grid on which the state matrix is folded (arXiv:2412.06464).
+pub const CHUNK: usize = 64;
+
+/// Sizes of a gated-delta-net layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Key heads Hk.
+    pub key_heads: usize,
+    /// Value heads Hv, a multiple of `key_heads`; value head h reads key head h mod Hk (GGUF's tiled order).
+    pub value_heads: usize,
+    /// Width of a key head.
+    pub key_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+    /// Taps of the causal convolution.
+    pub conv_kernel: usize,
+    /// Channels of the convolution: q, k and v of all heads.
+    pub conv_channels: usize,
+    /// How many of the last tokens may be dropped again (speculation, stop strings, cancelled steps).
+    pub rollback: usize,
+}
+
+/// The recurrent state of one layer: a pool of slots, one a sequence.
+///
+/// What a slot holds after `p` tokens depends on those tokens alone, not on how they were batched or split:
+///
+/// - `matrix`: S at the last multiple of [`CHUNK`] at or below `p` (zero at the start, where it is not read);
+/// - `keys`, `updates`, `decays`: for each token since, its key k (normalised), its update
+///   u = beta (v - S^T k) and its log decay g summed from the start of the chunk;
+/// - `conv`: the last `conv_kernel - 1` inputs of the convolution.
+///
+/// A token's output is one row of the chunk's forward substitution (S and the rows since), whether it arrives
+/// alone or with its whole chunk, so prefill and decode agree bit for bit; S is read but not rewritten by a
+/// decode step, except every 64th.
+///
+/// Rows live in rings indexed by position (`p mod rows`, `p mod taps`), and with `rollback > 0` there are two
+/// matrices used in turn (`chunk mod 2`), so **dropping the last n <= `rollback` tokens is only a smaller
+/// `past` in the next step**: nothing is copied and nothing is recomputed, even across a chunk border.
+#[derive(Clone, Debug)]
+pub struct StateLayer {
+    shape: StateShape,
+    matrix: Tensor,
+    keys: Tensor,
+    updates: Tensor,
+    decays: Tensor,
+    conv: Tensor,
+}
+
+impl StateLayer {
+    /// Takes memory for `slots` slots on `device`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`].
+    pub fn new(device: &Device, slots: usize, shape: StateShape) -> Result<Self> {
+        let StateShape { key_heads, value_heads, key_dim, value_dim, conv_channels, .. } = shape;
+        let rows = shape.rows();
+        let matrices = slots * shape.matrices();
+        Ok(Self {
+            shape,
+            matrix: device.zeros(DType::F32, &[matrices, value_heads, key_dim, value_dim])?,
+            keys: device.zeros(DType::F32, &[slots, rows, key_heads, key_dim])?,
+            updates: device.zeros(DType::F32, &[slots, rows, value_heads, value_dim])?,
+            decays: device.zeros(DType::F32, &[slots, rows, value_heads])?,
+            conv: device.zeros(DType::F32, &[slots, shape.conv_rows(), conv_channels])?,
+        })
+    }
+
+    /// The layer's sizes.
+    pub fn shape(&self) -> &StateShape {
+        &self.shape
+    }
+
+    /// Slots in the pool.
+    pub fn slots(&self) -> usize {
+        self.keys.shape()[0]
+    }
+
+    /// `[slots * matrices, value_heads, key_dim, value_dim]`; slot s, chunk c: index
+    /// `s * matrices + c mod matrices`.
+    pub fn matrix(&self) -> &Tensor {
+        &self.matrix
+    }
+
+    /// `[slots, rows, key_heads, key_dim]`, row `position mod rows`.
+    pub fn keys(&self) -> &Tensor {
+        &self.keys
+    }
+
+    /// `[slots, rows, value_heads, value_dim]`, row `position mod rows`.
+    pub fn updates(&self) -> &Tensor {
+        &self.updates
+    }
+
+    /// `[slots, rows, value_heads]`, row `position mod rows`: log decay summed from the chunk's first token
+    /// to this one, inclusive.
+    pub fn decays(&self) -> &Tensor {
+        &self.decays
+    }
+
+    /// `[slots, conv_rows, conv_channels]`, row `position mod conv_rows`: inputs of the convolution.
+    pub fn conv(&self) -> &Tensor {
+        &self.conv
+    }
+}
+
+impl StateShape {
+    /// Rows a slot keeps: a chunk and what may be rolled back.
+    pub fn rows(&self) -> usize {
+        CHUNK + self.rollback
+    }
+
+    /// State matrices a slot keeps.
+    pub fn matrices(&self) -> usize {
+        if self.rollback == 0 { 1 } else { 2 }
+    }
+
+    /// Convolution inputs a slot keeps.
+    pub fn conv_rows(&self) -> usize {
+        (self.conv_kernel - 1 + self.rollback).max(1)
+    }
+
+    /// Bytes of a slot in one layer.
+    pub fn slot_bytes(&self) -> usize {
+        let matrix = self.matrices() * self.value_heads * self.key_dim * self.value_dim;
+        let row = self.key_heads * self.key_dim + self.value_heads * (self.value_dim + 1);
+        4 * (matrix + self.rows() * row + self.conv_rows() * self.conv_channels)
+    }
+}

@@ -1,0 +1,131 @@
+//! A step: the ragged batch of tokens that goes through a model at once.
+
+use crate::{Error, Result, Tensor};
+
+/// What enters the model for each token of a step.
+#[derive(Clone, Debug)]
+pub enum StepTokens {
+    /// Token ids, to be looked up in the embedding table.
+    Ids(Vec<u32>),
+    /// Embeddings `[T, hidden]`, f32, used in place of the lookup.
+    Embeddings(Tensor),
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Debug)]
+pub struct StepSequence {
+    /// Tokens of this sequence in the step, at least one.
+    pub len: usize,
+    /// Tokens the caches hold already: the first token of the step has this index in its sequence.
+    pub past: usize,
+    /// The recurrent-state slot that the sequence owns.
+    pub slot: usize,
+    /// The KV pages that the sequence owns, in order; enough for `past + len` tokens.
+    pub pages: Vec<u32>,
+}
+
+/// A ragged batch: tokens of several sequences, one after the other, without padding.
+///
+/// One conversation, a padded batch, one long prefill among thirty decodes: all are the same shape of step.
+#[derive(Clone, Debug)]
+pub struct Step {
+    tokens: StepTokens,
+    positions: [Vec<u32>; 3],
+    starts: Vec<usize>,
+    sequences: Vec<StepSequence>,
+    output_rows: Vec<u32>,
+}
+
+impl Step {
+    /// A step of ordinary text: the position of a token is its index in the sequence, and the last token of
+    /// each sequence gets logits.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when lengths do not add up or a sequence is empty.
+    pub fn text(tokens: Vec<u32>, sequences: Vec<StepSequence>) -> Result<Self> {
+        let line: Vec<u32> =
+            sequences.iter().flat_map(|s| (s.past..s.past + s.len).map(|p| p as u32)).collect();
+        let mut end = 0;
+        let output_rows = sequences
+            .iter()
+            .map(|s| {
+                end += s.len;
+                end.saturating_sub(1) as u32
+            })
+            .collect();
+        Self::new(StepTokens::Ids(tokens), [line.clone(), line.clone(), line], sequences, output_rows)
+    }
+
+    /// A step with explicit positions (`[3][T]`: time, height, width; equal for text) and output rows
+    /// (indices into the step's tokens; only these get logits).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when lengths do not add up, a sequence is empty, two sequences share a slot, or an
+    /// output row does not exist.
+    pub fn new(
+        tokens: StepTokens,
+        positions: [Vec<u32>; 3],
+        sequences: Vec<StepSequence>,
+        output_rows: Vec<u32>,
+    ) -> Result<Self> {
+        let fail = |what: String| Err(Error::Shape { op: "step", what });
+        let mut starts = Vec::with_capacity(sequences.len() + 1);
+        starts.push(0);
+        for (index, sequence) in sequences.iter().enumerate() {
+            if sequence.len == 0 {
+                return fail(format!("sequence {index} has no token in it"));
+            }
+            if sequences[..index].iter().any(|other| other.slot == sequence.slot) {
+                return fail(format!("two sequences share state slot {}", sequence.slot));
+            }
+            starts.push(starts[index] + sequence.len);
+        }
+        let total = starts[sequences.len()];
+        let given = match &tokens {
+            StepTokens::Ids(ids) => ids.len(),
+            StepTokens::Embeddings(rows) => rows.shape()[0],
+        };
+        if total == 0 || given != total || positions.iter().any(|line| line.len() != total) {
+            return fail(format!("sequences hold {total} tokens, but {given} were given"));
+        }
+        if let Some(row) = output_rows.iter().find(|row| **row as usize >= total) {
+            return fail(format!("output row {row} of {total} tokens"));
+        }
+        Ok(Self { tokens, positions, starts, sequences, output_rows })
+    }
+
+    /// Tokens in the step.
+    pub fn len(&self) -> usize {
+        self.positions[0].len()
+    }
+
+    /// Never true: a step has at least one token.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What enters for each token.
+    pub fn tokens(&self) -> &StepTokens {
+        &self.tokens
+    }
+
+    /// Positions for rotary embeddings: time, height and width, equal for text.
+    pub fn positions(&self) -> &[Vec<u32>; 3] {
+        &self.positions
+    }
+
+    /// `[B + 1]`: sequence `b` owns the tokens `starts[b]..starts[b + 1]`.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// The sequences, in the order of their tokens.
+    pub fn sequences(&self) -> &[StepSequence] {
+        &self.sequences
+    }
+
+    /// The tokens that get logits, as indices into the step.
+    pub fn output_rows(&self) -> &[u32] {
+        &self.output_rows
+    }
+}
