@@ -14,6 +14,9 @@ from gguf.quants import _type_traits
 # name: (values, bytes) of a block, for every type of the format.
 SIZES = {t.name: s for t, s in gguf.GGML_QUANT_SIZES.items()} | {"Q8_1": (32, 36), "Q1_0": (128, 18), "Q2_0": (64, 18)}
 
+# Types that gruff-blocks packs as the gguf package does.
+PACKED = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+
 NUMPY_TYPES = {"F64": "<f8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 Q1_0_ID = 41

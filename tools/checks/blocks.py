@@ -1,4 +1,4 @@
-"""Second tier: unpacks many random blocks of every type with gruff-blocks and compares bit for bit.
+"""Second tier: unpacks (and packs) many random blocks with gruff-blocks and compares bit for bit.
 
     python tools/checks/blocks.py [--blocks 10000] [--seed 1] [--libggml PATH_OF_libggml-base.so] [TYPE ..]
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from block_oracle import SIZES, dequantize  # noqa: E402
+from block_oracle import PACKED, SIZES, dequantize, quantize  # noqa: E402
 
 
 def main():
@@ -23,23 +23,35 @@ def main():
     parser.add_argument("--libggml", help="llama.cpp's libggml-base, for the types PyPI packages lack")
     arguments = parser.parse_args()
 
-    build = ["cargo", "build", "--quiet", "--package", "gruff-blocks", "--example", "unpack"]
+    build = ["cargo", "build", "--quiet", "--package", "gruff-blocks", "--example", "blocks"]
     subprocess.run(build, cwd=ROOT, check=True)
     rng = np.random.default_rng(arguments.seed)
     failed = False
     for name in arguments.types or SIZES:
         packed = rng.integers(0, 256, arguments.blocks * SIZES[name][1], dtype=np.uint8)
         expected, oracle = dequantize(name, packed, arguments.libggml)
-        run = ["cargo", "run", "--quiet", "--package", "gruff-blocks", "--example", "unpack", "--", name]
-        output = subprocess.run(run, cwd=ROOT, check=True, input=packed.tobytes(), stdout=subprocess.PIPE).stdout
-        actual = np.frombuffer(output, dtype="<f4")
+        actual = np.frombuffer(gruff("unpack", name, packed), dtype="<f4")
         same = actual.size == expected.size and (
             (actual.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(actual) & np.isnan(expected))
         )
         wrong = int(np.size(same) - np.count_nonzero(same))
         failed |= wrong > 0
         print(f"{name:8} {arguments.blocks} blocks against {oracle}: {wrong} values differ")
+    for name in PACKED:
+        if arguments.types and name not in arguments.types:
+            continue
+        values = rng.standard_normal(arguments.blocks * SIZES[name][0]).astype(np.float32)
+        actual = np.frombuffer(gruff("pack", name, values), dtype=np.uint8)
+        expected = quantize(name, values)
+        wrong = expected.size if actual.size != expected.size else int(np.count_nonzero(actual != expected))
+        failed |= wrong > 0
+        print(f"{name:8} {arguments.blocks} blocks packed against gguf: {wrong} bytes differ")
     sys.exit(failed)
+
+
+def gruff(direction, name, data):
+    run = ["cargo", "run", "--quiet", "--package", "gruff-blocks", "--example", "blocks", "--", direction, name]
+    return subprocess.run(run, cwd=ROOT, check=True, input=data.tobytes(), stdout=subprocess.PIPE).stdout
 
 
 if __name__ == "__main__":

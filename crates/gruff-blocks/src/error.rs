@@ -43,4 +43,12 @@ pub enum Error {
         /// How many values were given or asked for.
         values: usize,
     },
+    /// This build unpacks the type but has no packer for it.
+    #[error(
+        "{block_type} blocks can be read but not written; pack to Q8_0, Q4_K or another simple type instead"
+    )]
+    CannotPack {
+        /// The type asked for.
+        block_type: BlockType,
+    },
 }

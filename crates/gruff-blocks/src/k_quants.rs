@@ -107,6 +107,15 @@ pub const fn scale_min_k4(scales: &[u8; 12], j: usize) -> (u8, u8) {
     }
 }
 
+/// Packs eight scales and eight minima (0..64 each) as [`scale_min_k4`] reads them.
+pub fn pack_scale_min_k4(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
+    std::array::from_fn(|j| match j {
+        0..4 => scales[j] & 63 | scales[j + 4] >> 4 << 6,
+        4..8 => mins[j - 4] & 63 | mins[j] >> 4 << 6,
+        _ => scales[j - 4] & 15 | mins[j - 4] << 4,
+    })
+}
+
 /// The sixteen signed scales (-32..32) of a [`Q3_K`] super-block.
 ///
 /// Byte `j` of the first 8 holds the low 4 bits of scales `j` and `j + 8`; byte `8 + j` holds the high 2 bits of scales

@@ -1,4 +1,4 @@
-//! The ggml block formats: sizes, layouts, unpack.
+//! The ggml block formats: sizes, layouts, unpack, pack.
 //!
 //! Plain readable Rust that everything faster is checked against. [`BlockType`] is the table of types;
 //! [`BlockType::unpack`] turns packed bytes of any of them into `f32`. The layout of each block is a struct of
@@ -13,7 +13,9 @@ pub mod iq;
 pub mod k_quants;
 pub mod legacy;
 pub mod microscaling;
+mod pack;
 mod scalar;
+pub mod synthetic;
 pub mod ternary;
 mod types;
 mod unpack;
