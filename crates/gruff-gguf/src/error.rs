@@ -118,6 +118,32 @@ pub enum Error {
         /// Bytes now.
         now: u64,
     },
+    /// The bytes written for a tensor are not as many as its shape and type ask for.
+    #[error("{file}: tensor {tensor:?} takes {expected} bytes of data, but was given {given}")]
+    TensorSize {
+        /// The file being written.
+        file: Arc<str>,
+        /// The tensor.
+        tensor: String,
+        /// Bytes that its shape and type ask for.
+        expected: u64,
+        /// Bytes it was given.
+        given: u64,
+    },
+    /// A piece of data that cannot be put into big-endian order because it ends within a block.
+    #[error("{file}: tensor {tensor:?}: for a big-endian file, data must be written in whole blocks")]
+    PartialBlock {
+        /// The file being written.
+        file: Arc<str>,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A version of the format that cannot be written.
+    #[error("GGUF version {version} cannot be written; choose 2 or 3")]
+    WriteVersion {
+        /// The version asked for.
+        version: u32,
+    },
     /// A tensor description of one model was used with another.
     #[error("{file}: tensor {tensor:?} does not belong to this model")]
     ForeignTensor {

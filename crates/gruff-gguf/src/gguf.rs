@@ -4,11 +4,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::{Source, TensorData};
+use crate::header::{ALIGNMENT_KEY, Header};
 use crate::index::{self, Index};
 use crate::metadata::Metadata;
-use crate::part::Part;
-use crate::tensor::TensorInfo;
-use crate::{Endian, Error, Fault, Limits, swap};
+use crate::split::{self, Place};
+use crate::tensor::{self, TensorInfo};
+use crate::{Endian, Error, Limits, swap};
+
+/// One file of a model.
+struct Part {
+    file: Arc<str>,
+    source: Arc<Source>,
+    header: Header,
+}
+
+impl Part {
+    fn read(file: Arc<str>, source: Source, limits: &Limits) -> Result<Self, Error> {
+        let header = Header::read(&source, source.len() as u64, &file, limits)?;
+        Ok(Part { file, source: Arc::new(source), header })
+    }
+
+    fn open(path: &Path, limits: &Limits) -> Result<Self, Error> {
+        let file: Arc<str> = path.display().to_string().into();
+        let source = Source::map(path, &file)?;
+        Self::read(file, source, limits)
+    }
+
+    /// An error about this file as a part of a split model.
+    fn misfit(&self, fault: impl Into<String>) -> Error {
+        Error::Split { file: self.file.clone(), fault: fault.into() }
+    }
+}
 
 /// An opened model: one file, or all parts of a split one.
 ///
@@ -37,23 +63,38 @@ impl std::fmt::Debug for Gguf {
 }
 
 impl Gguf {
-    /// Opens a file with the default [`Limits`].
+    /// Opens a model with the default [`Limits`]. Of a split model, `path` may be any part; the others are
+    /// found beside it by their names (`NAME-00001-of-00003.gguf`).
     ///
     /// # Errors
-    /// When a file cannot be opened or its header is not sound.
+    /// When a file cannot be opened, its header is not sound, or the parts do not belong together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, &Limits::default())
     }
 
-    /// Opens a file whose claims may go up to `limits`.
+    /// Opens a model whose claims may go up to `limits`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self, Error> {
         let path = path.as_ref();
-        let file: Arc<str> = path.display().to_string().into();
-        let source = Arc::new(Source::map(path, &file)?);
-        Self::from_parts(vec![Part::read(file, source, 0, limits)?], vec![path.to_owned()])
+        let opened = Part::open(path, limits)?;
+        let Some(place) = Place::in_metadata(&opened.header.metadata)? else {
+            return Self::from_parts(vec![opened], vec![path.to_owned()]);
+        };
+        let paths = split::paths_around(path, place, limits).map_err(|fault| opened.misfit(fault))?;
+        let mut opened = Some(opened);
+        let mut parts: Vec<Part> = Vec::new();
+        for (number, path) in (0..).zip(&paths) {
+            let part = match opened.take_if(|_| number == place.number) {
+                Some(part) => part,
+                None => Part::open(path, limits)
+                    .map_err(|error| missing_part(error, number, place, paths.len()))?,
+            };
+            check_fit(parts.first(), &part, Place { number, ..place })?;
+            parts.push(part);
+        }
+        Self::from_parts(parts, paths)
     }
 
     /// Reads a file held in memory.
@@ -81,18 +122,30 @@ impl Gguf {
     }
 
     fn from_source(source: Source, limits: &Limits) -> Result<Self, Error> {
-        let part = Part::read("GGUF in memory".into(), Arc::new(source), 0, limits)?;
-        Self::from_parts(vec![part], Vec::new())
+        let part = Part::read("GGUF in memory".into(), source, limits)?;
+        match Place::in_metadata(&part.header.metadata)? {
+            None => Self::from_parts(vec![part], Vec::new()),
+            Some(place) => Err(part.misfit(format!("is {place} of a split model; open the files on disk"))),
+        }
     }
 
     fn from_parts(mut parts: Vec<Part>, paths: Vec<PathBuf>) -> Result<Self, Error> {
-        let tensors: Vec<TensorInfo> =
-            parts.iter_mut().flat_map(|part| std::mem::take(&mut part.tensors)).collect();
-        let index = Index::new(&tensors).map_err(|twice| {
-            let tensor = &tensors[twice];
-            Fault::Duplicate.of(tensor.file(), format!("tensor {:?}", tensor.name()))
-        })?;
-        Ok(Gguf { parts, paths, tensors, index })
+        let mut tensors: Vec<TensorInfo> = Vec::new();
+        for (number, part) in parts.iter_mut().enumerate() {
+            let own = std::mem::take(&mut part.header.tensors);
+            tensors.extend(own.into_iter().map(|tensor| tensor.in_part(number)));
+        }
+        let index = Index::new(&tensors).map_err(|twice| tensor::duplicate(&tensors[twice]))?;
+        let model = Gguf { parts, paths, tensors, index };
+        if model.parts.len() > 1 {
+            let (found, first) = (model.tensors.len() as u64, model.first());
+            let stated = first.header.metadata.u64_or(split::TENSORS_KEY, found)?;
+            if stated != found {
+                let fault = format!("{} is {stated}, but the parts have {found} tensors", split::TENSORS_KEY);
+                return Err(first.misfit(fault));
+            }
+        }
+        Ok(model)
     }
 
     /// The part that has the model's metadata. There is always one.
@@ -102,12 +155,12 @@ impl Gguf {
 
     /// The version of the format: 1, 2 or 3.
     pub fn version(&self) -> u32 {
-        self.first().version
+        self.first().header.version
     }
 
     /// The byte order of the file. [`data`](Self::data) is little-endian in any case.
     pub fn endian(&self) -> Endian {
-        self.first().endian
+        self.first().header.endian
     }
 
     /// The files, in the order of the parts; none for a model in memory.
@@ -122,7 +175,7 @@ impl Gguf {
 
     /// The model's key-value pairs: those of the first part.
     pub fn metadata(&self) -> &Metadata {
-        &self.first().metadata
+        &self.first().header.metadata
     }
 
     /// Every tensor, in the order of the files.
@@ -167,7 +220,7 @@ impl Gguf {
         let bytes = own.bytes().and_then(|bytes| usize::try_from(bytes).ok());
         let range = begin.zip(bytes).and_then(|(begin, bytes)| Some(begin..begin.checked_add(bytes)?));
         let data = range.and_then(|range| TensorData::new(part.source.clone(), range)).ok_or_else(foreign)?;
-        if part.endian == Endian::Little {
+        if part.header.endian == Endian::Little {
             return Ok(data);
         }
         let mut swapped = data.to_vec();
@@ -177,4 +230,40 @@ impl Gguf {
         }
         Ok(swapped.into())
     }
+}
+
+/// Says which part is missing, if that is why it could not be opened.
+fn missing_part(error: Error, number: u64, place: Place, count: usize) -> Error {
+    match error {
+        Error::Io { file, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            let missing = Place { number, ..place };
+            let fault = format!("{missing} of the model is missing; put all {count} files in one folder");
+            Error::Split { file, fault }
+        }
+        other => other,
+    }
+}
+
+/// Checks that `part` belongs in `place` of the model whose first part is `first`.
+fn check_fit(first: Option<&Part>, part: &Part, place: Place) -> Result<(), Error> {
+    match Place::in_metadata(&part.header.metadata)? {
+        Some(found) if found == place => {}
+        Some(found) => {
+            return Err(part.misfit(format!("is {found} of a model, where {place} belongs")));
+        }
+        None => return Err(part.misfit(format!("is a whole model, where {place} of another belongs"))),
+    }
+    let Some(first) = first else { return Ok(()) };
+    let (header, model) = (&part.header, &first.header);
+    if (header.version, header.endian) != (model.version, model.endian) {
+        return Err(part.misfit(format!("has another version or byte order than {}", first.file)));
+    }
+    for (key, value) in header.metadata.iter() {
+        // Each part has its own number, and may align its own data.
+        let own = [split::NUMBER_KEY, ALIGNMENT_KEY].contains(&key);
+        if !own && model.metadata.get(key).is_some_and(|other| other != value) {
+            return Err(part.misfit(format!("its key {key:?} differs from that of {}", first.file)));
+        }
+    }
+    Ok(())
 }

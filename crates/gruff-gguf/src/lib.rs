@@ -23,15 +23,18 @@
 
 mod cursor;
 mod data;
+mod encode;
 mod error;
 mod gguf;
+mod header;
 mod index;
 mod limits;
 mod metadata;
-mod part;
+mod split;
 mod swap;
 mod tensor;
 mod value;
+mod writer;
 
 pub use data::TensorData;
 pub use error::{Error, Fault};
@@ -40,3 +43,4 @@ pub use limits::Limits;
 pub use metadata::Metadata;
 pub use tensor::TensorInfo;
 pub use value::{Array, Endian, Strings, Value, ValueType};
+pub use writer::{FileWriter, Split, Writer};

@@ -89,6 +89,12 @@ impl TensorInfo {
         self.part
     }
 
+    /// The same tensor as one of part `part`.
+    pub(crate) fn in_part(mut self, part: usize) -> Self {
+        self.part = part;
+        self
+    }
+
     /// The file that has the data, for messages.
     pub(crate) fn file(&self) -> &Arc<str> {
         &self.file
@@ -100,7 +106,6 @@ pub(crate) fn read_table(
     cursor: &mut Cursor<'_>,
     count: u64,
     file: &Arc<str>,
-    part: usize,
     limits: &Limits,
 ) -> Result<Vec<TensorInfo>, Error> {
     let mut tensors: Vec<TensorInfo> = Vec::new();
@@ -108,36 +113,43 @@ pub(crate) fn read_table(
         let name = cursor
             .name(limits.tensor_name_bytes, "tensor_name_bytes")
             .map_err(|fault| fault.of(file, format!("tensor {number}")))?;
-        let tensor = read_entry(cursor, name, file, part).map_err(|fault| fault.of(file, subject(name)))?;
+        let tensor = read_entry(cursor, name, file).map_err(|fault| fault.of(file, subject(name)))?;
         tensors.push(tensor);
     }
     match Index::new(&tensors) {
         Ok(_) => Ok(tensors),
-        Err(twice) => Err(Fault::Duplicate.of(file, subject(&tensors[twice].name))),
+        Err(twice) => Err(duplicate(&tensors[twice])),
     }
 }
 
-fn subject(name: &str) -> String {
+/// How messages call a tensor.
+pub(crate) fn subject(name: &str) -> String {
     format!("tensor {name:?}")
 }
 
+/// The error for the second of two tensors of one name.
+pub(crate) fn duplicate(tensor: &TensorInfo) -> Error {
+    Fault::Duplicate.of(&tensor.file, subject(&tensor.name))
+}
+
 /// What follows a tensor's name: shape, type id, offset; and the size these imply.
-fn read_entry(
-    cursor: &mut Cursor<'_>,
-    name: &str,
-    file: &Arc<str>,
-    part: usize,
-) -> Result<TensorInfo, Fault> {
-    let shape = read_shape(cursor)?;
+fn read_entry(cursor: &mut Cursor<'_>, name: &str, file: &Arc<str>) -> Result<TensorInfo, Fault> {
+    let dimensions: u32 = cursor.number()?;
+    if dimensions > MAX_DIMENSIONS {
+        return Err(Fault::Dimensions { found: dimensions });
+    }
+    let mut shape = Vec::new();
+    for _ in 0..dimensions {
+        shape.push(cursor.size()?);
+    }
+    if shape.is_empty() {
+        shape.push(1);
+    }
     let type_id = cursor.number()?;
     let offset = cursor.number()?;
-    let values = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size));
-    let Some(values) = values.filter(|&values| i64::try_from(values).is_ok()) else {
-        return Err(Fault::TooManyValues { shape });
-    };
     let bytes = match BlockType::from_id(type_id) {
-        Ok(block_type) => Some(packed_bytes(block_type, &shape, values)?),
-        Err(_) => None,
+        Ok(block_type) => Some(packed_bytes(block_type, &shape)?),
+        Err(_) => count_values(&shape).map(|_| None)?,
     };
     Ok(TensorInfo {
         name: name.into(),
@@ -145,30 +157,29 @@ fn read_entry(
         type_id,
         offset,
         bytes,
-        part,
+        part: 0,
         file: file.clone(),
     })
 }
 
-fn read_shape(cursor: &mut Cursor<'_>) -> Result<Vec<u64>, Fault> {
-    let dimensions: u32 = cursor.number()?;
-    if dimensions > MAX_DIMENSIONS {
-        return Err(Fault::Dimensions { found: dimensions });
+/// The product of the dimensions, none of which may be zero.
+fn count_values(shape: &[u64]) -> Result<u64, Fault> {
+    if shape.len() > MAX_DIMENSIONS as usize {
+        return Err(Fault::Dimensions { found: u32::try_from(shape.len()).unwrap_or(u32::MAX) });
     }
-    let mut shape = Vec::new();
-    for at in 0..dimensions as usize {
-        match cursor.size()? {
-            0 => return Err(Fault::ZeroDimension { at }),
-            size => shape.push(size),
-        }
+    if let Some(at) = shape.iter().position(|&size| size == 0) {
+        return Err(Fault::ZeroDimension { at });
     }
-    if shape.is_empty() {
-        shape.push(1);
-    }
-    Ok(shape)
+    shape
+        .iter()
+        .try_fold(1_u64, |product, &size| product.checked_mul(size))
+        .filter(|&values| i64::try_from(values).is_ok())
+        .ok_or_else(|| Fault::TooManyValues { shape: shape.to_vec() })
 }
 
-fn packed_bytes(block_type: BlockType, shape: &[u64], values: u64) -> Result<u64, Fault> {
+/// Bytes of a tensor of this type and shape.
+pub(crate) fn packed_bytes(block_type: BlockType, shape: &[u64]) -> Result<u64, Fault> {
+    let values = count_values(shape)?;
     let block = block_type.values() as u64;
     let row = shape.first().copied().unwrap_or(1);
     if !row.is_multiple_of(block) {

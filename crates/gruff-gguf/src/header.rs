@@ -1,9 +1,8 @@
-//! One file: its header read and checked.
+//! The header of one file, read and checked.
 
 use std::sync::Arc;
 
 use crate::cursor::Cursor;
-use crate::data::Source;
 use crate::metadata::{Entry, Metadata};
 use crate::tensor::{self, TensorInfo};
 use crate::value::{Endian, Number};
@@ -20,43 +19,41 @@ pub(crate) const LEAST_ALIGNMENT: u64 = 8;
 /// The key that changes the alignment.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// A file whose header has been checked.
-pub(crate) struct Part {
-    pub(crate) file: Arc<str>,
-    pub(crate) source: Arc<Source>,
+/// Everything before tensor data, checked.
+pub(crate) struct Header {
     pub(crate) version: u32,
     pub(crate) endian: Endian,
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorInfo>,
 }
 
-impl Part {
-    /// Reads the header of `source`, which is part `number` of its model and called `file` in messages.
+impl Header {
+    /// Reads the header that `bytes` begin with, of a file of `file_bytes` bytes called `file` in messages.
     pub(crate) fn read(
-        file: Arc<str>,
-        source: Arc<Source>,
-        number: usize,
+        bytes: &[u8],
+        file_bytes: u64,
+        file: &Arc<str>,
         limits: &Limits,
     ) -> Result<Self, Error> {
-        let (version, endian) = read_version(&source, &file)?;
-        let mut cursor = Cursor::new(&source, 8, endian, version > 1, limits);
-        let header = |fault: Fault| fault.of(&file, "header");
-        let tensor_count = cursor.size().map_err(header)?;
-        // A pair is at least a length, a character, a type and a byte; a tensor a length, a character, three
-        // u32 or u64 fields of 4, 4 and 8 bytes.
+        let (version, endian) = read_version(bytes, file)?;
+        let mut cursor = Cursor::new(bytes, 8, endian, version > 1, limits);
+        let in_header = |fault: Fault| fault.of(file, "header");
+        let tensor_count = cursor.size().map_err(in_header)?;
+        // A pair is at least a length, a character, a type and a byte; a tensor a length, a character, the
+        // number of dimensions and the type of 4 bytes each and an offset of 8.
         let least_pair = cursor.size_width() + 6;
         let least_tensor = cursor.size_width() + 17;
-        let keys = cursor.count("key-value pairs", least_pair, limits.keys, "keys").map_err(header)?;
+        let keys = cursor.count("key-value pairs", least_pair, limits.keys, "keys").map_err(in_header)?;
         cursor
             .check_count("tensors", tensor_count, least_tensor, limits.tensors, "tensors")
-            .map_err(header)?;
-        let metadata = read_metadata(&mut cursor, keys, &file, limits)?;
-        let alignment = alignment(&metadata, limits).map_err(|f| f.of(&file, key_subject(ALIGNMENT_KEY)))?;
-        let mut tensors = tensor::read_table(&mut cursor, tensor_count, &file, number, limits)?;
-        // Cannot overflow: the position is within a file in memory, the alignment within its limit.
+            .map_err(in_header)?;
+        let metadata = read_metadata(&mut cursor, keys, file, limits)?;
+        let alignment = alignment(&metadata, limits).map_err(|f| f.of(file, key_subject(ALIGNMENT_KEY)))?;
+        let mut tensors = tensor::read_table(&mut cursor, tensor_count, file, limits)?;
+        // Cannot overflow: the position is within bytes in memory, the alignment at most 2^63.
         let section = cursor.position().next_multiple_of(alignment);
-        tensor::check_layout(&mut tensors, section, alignment, source.len() as u64)?;
-        Ok(Part { file, source, version, endian, metadata, tensors })
+        tensor::check_layout(&mut tensors, section, alignment, file_bytes)?;
+        Ok(Header { version, endian, metadata, tensors })
     }
 }
 
