@@ -163,7 +163,7 @@ impl<'a> Cursor<'a> {
             ValueType::Array => {
                 let least = 4 + self.size_width();
                 let count = self.elements(least)?;
-                let mut arrays = Vec::new();
+                let mut arrays = self.room(count);
                 for _ in 0..count {
                     arrays.push(self.array(depth + 1)?);
                 }
@@ -198,6 +198,11 @@ impl<'a> Cursor<'a> {
             strings.push(self.string()?);
         }
         Ok(strings)
+    }
+
+    /// Room for `count` records, a count that was checked against the bytes left.
+    pub(crate) fn room<T>(&self, count: u64) -> Vec<T> {
+        Vec::with_capacity(usize::try_from(count.min(self.left())).unwrap_or(0))
     }
 
     /// Bytes of a length.

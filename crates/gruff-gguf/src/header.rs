@@ -112,7 +112,7 @@ fn read_metadata(
     file: &Arc<str>,
     limits: &Limits,
 ) -> Result<Metadata, Error> {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<Entry> = cursor.room(count);
     for number in 0..count {
         let key = cursor
             .name(limits.key_bytes, "key_bytes")

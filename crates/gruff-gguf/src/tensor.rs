@@ -108,7 +108,7 @@ pub(crate) fn read_table(
     file: &Arc<str>,
     limits: &Limits,
 ) -> Result<Vec<TensorInfo>, Error> {
-    let mut tensors: Vec<TensorInfo> = Vec::new();
+    let mut tensors: Vec<TensorInfo> = cursor.room(count);
     for number in 0..count {
         let name = cursor
             .name(limits.tensor_name_bytes, "tensor_name_bytes")
