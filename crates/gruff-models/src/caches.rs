@@ -1,0 +1,168 @@
+//! What a model remembers of its sequences, a layer at a time.
+
+use gruff_kernels::{DType, Device, KvLayer, PAGE_LEN, StateLayer, StateShape};
+
+use crate::{Error, Result};
+
+/// What one layer remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerCache {
+    /// Keys and values of every token, in pages.
+    Kv {
+        /// Key-value heads.
+        kv_heads: usize,
+        /// Width of a key head.
+        key_dim: usize,
+        /// Width of a value head.
+        value_dim: usize,
+    },
+    /// A recurrent state of fixed size, in slots. `rollback` is set when caches are made.
+    State(StateShape),
+}
+
+/// What every layer of a model remembers: sizes to plan memory with, before any is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachePlan(Vec<LayerCache>);
+
+impl CachePlan {
+    /// A plan from the kinds of all layers, in order.
+    pub fn new(layers: Vec<LayerCache>) -> Self {
+        Self(layers)
+    }
+
+    /// The kinds of all layers, in order.
+    pub fn layers(&self) -> &[LayerCache] {
+        &self.0
+    }
+
+    /// Whether any layer has a recurrent state, so that a sequence cannot be cut at an arbitrary token.
+    pub fn is_recurrent(&self) -> bool {
+        self.0.iter().any(|layer| matches!(layer, LayerCache::State(_)))
+    }
+
+    /// Bytes of keys and values that one token takes in all layers.
+    pub fn bytes_per_token(&self, kv_dtype: DType) -> usize {
+        let layer_bytes = |layer: &LayerCache| match *layer {
+            LayerCache::Kv { kv_heads, key_dim, value_dim } => {
+                KvLayer::bytes_per_token(kv_dtype, kv_heads, key_dim, value_dim)
+            }
+            LayerCache::State(_) => 0,
+        };
+        self.0.iter().map(layer_bytes).sum()
+    }
+
+    /// Bytes of a page of [`PAGE_LEN`] tokens in all layers.
+    pub fn bytes_per_page(&self, kv_dtype: DType) -> usize {
+        PAGE_LEN * self.bytes_per_token(kv_dtype)
+    }
+
+    /// Bytes of recurrent state that one sequence takes in all layers, however long it is.
+    pub fn bytes_per_slot(&self, rollback: usize) -> usize {
+        let layer_bytes = |layer: &LayerCache| match *layer {
+            LayerCache::Kv { .. } => 0,
+            LayerCache::State(shape) => StateShape { rollback, ..shape }.slot_bytes(),
+        };
+        self.0.iter().map(layer_bytes).sum()
+    }
+
+    /// Bytes of the caches that `options` ask for; `None` when they cannot be counted.
+    pub fn bytes(&self, options: &CacheOptions) -> Option<usize> {
+        let pages = self.bytes_per_page(options.kv_dtype).checked_mul(options.pages)?;
+        let slots = self.bytes_per_slot(options.rollback).checked_mul(options.slots)?;
+        pages.checked_add(slots)
+    }
+}
+
+/// How large caches are and how exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// Type of keys and values: f16, or f32 for the exact path.
+    pub kv_dtype: DType,
+    /// Pages of [`PAGE_LEN`] tokens in the pool that sequences share.
+    pub pages: usize,
+    /// Recurrent-state slots: sequences at a time.
+    pub slots: usize,
+    /// How many of a sequence's last tokens may be dropped again.
+    pub rollback: usize,
+}
+
+/// One layer's memory.
+#[derive(Clone, Debug)]
+pub enum CacheLayer {
+    /// Pages of keys and values.
+    Kv(KvLayer),
+    /// Slots of recurrent state.
+    State(StateLayer),
+}
+
+/// The memory of all layers of a model on one device.
+///
+/// Page and slot numbers mean the same in every layer; who owns which is the caller's business, told to each
+/// step by its sequences.
+#[derive(Debug)]
+pub struct Caches {
+    layers: Vec<CacheLayer>,
+    options: CacheOptions,
+}
+
+impl Caches {
+    /// Takes the memory for `plan` on `device`.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when it cannot be had.
+    pub fn new(device: &Device, plan: &CachePlan, options: &CacheOptions) -> Result<Self> {
+        let CacheOptions { kv_dtype, pages, slots, rollback } = *options;
+        let make = |layer: &LayerCache| -> Result<CacheLayer> {
+            Ok(match *layer {
+                LayerCache::Kv { kv_heads, key_dim, value_dim } => {
+                    CacheLayer::Kv(KvLayer::new(device, kv_dtype, pages, kv_heads, key_dim, value_dim)?)
+                }
+                LayerCache::State(shape) => {
+                    CacheLayer::State(StateLayer::new(device, slots, StateShape { rollback, ..shape })?)
+                }
+            })
+        };
+        let layers = plan.layers().iter().map(make).collect::<Result<_>>()?;
+        Ok(Self { layers, options: *options })
+    }
+
+    /// The layers' memory, in order.
+    pub fn layers(&self) -> &[CacheLayer] {
+        &self.layers
+    }
+
+    /// What they were made with.
+    pub fn options(&self) -> &CacheOptions {
+        &self.options
+    }
+
+    /// The keys and values of an attention layer.
+    ///
+    /// # Errors
+    /// [`Error::Caches`] when the layer has none.
+    pub fn kv(&self, layer: usize) -> Result<&KvLayer> {
+        match self.layers.get(layer) {
+            Some(CacheLayer::Kv(kv)) => Ok(kv),
+            other => Err(Error::Caches { layer, needed: "keys and values", found: describe(other) }),
+        }
+    }
+
+    /// The recurrent state of a linear-attention layer.
+    ///
+    /// # Errors
+    /// [`Error::Caches`] when the layer has none.
+    pub fn state(&self, layer: usize) -> Result<&StateLayer> {
+        match self.layers.get(layer) {
+            Some(CacheLayer::State(state)) => Ok(state),
+            other => Err(Error::Caches { layer, needed: "a recurrent state", found: describe(other) }),
+        }
+    }
+}
+
+fn describe(layer: Option<&CacheLayer>) -> &'static str {
+    match layer {
+        None => "no such layer",
+        Some(CacheLayer::Kv(_)) => "keys and values",
+        Some(CacheLayer::State(_)) => "a recurrent state",
+    }
+}

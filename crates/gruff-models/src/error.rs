@@ -1,0 +1,94 @@
+/// Why a model could not be loaded or run. Messages name the file and the key, tensor or module.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The container, one of its keys or one of its tensors.
+    #[error(transparent)]
+    Gguf(#[from] gruff_gguf::Error),
+    /// An operation of the device.
+    #[error(transparent)]
+    Kernel(#[from] gruff_kernels::Error),
+    /// An architecture that this version does not know.
+    #[error(
+        "{file}: the architecture {found:?} is not supported; this version of gruff runs {}",
+        supported.join(", ")
+    )]
+    Architecture {
+        /// The file.
+        file: String,
+        /// `general.architecture`.
+        found: String,
+        /// The architectures that are.
+        supported: Vec<&'static str>,
+    },
+    /// A file that holds something other than a decoder's weights.
+    #[error("{file}: {found}, which cannot generate text; {remedy}")]
+    NotDecoder {
+        /// The file.
+        file: String,
+        /// What it holds instead.
+        found: String,
+        /// What to use instead.
+        remedy: &'static str,
+    },
+    /// A key whose value the architecture cannot have.
+    #[error("{file}: the key {key:?} is {found}, but {expected}")]
+    Key {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What the value should be, as a clause.
+        expected: String,
+    },
+    /// A tensor whose shape disagrees with the metadata.
+    #[error(
+        "{file}: tensor {tensor:?} has the shape {found:?}, but the metadata make it {expected:?} \
+         (row length first)"
+    )]
+    TensorShape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its shape, row length first.
+        found: Vec<u64>,
+        /// The shape that the metadata imply, row length first.
+        expected: Vec<u64>,
+    },
+    /// A tensor whose values cannot be used.
+    #[error("{file}: tensor {tensor:?}: {fault}")]
+    Tensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// Caches that were made for another model.
+    #[error(
+        "layer {layer} needs {needed}, but the caches hold {found}; make them with this model's new_caches"
+    )]
+    Caches {
+        /// The layer.
+        layer: usize,
+        /// What the layer needs.
+        needed: &'static str,
+        /// What it was given.
+        found: &'static str,
+    },
+    /// A hook failed, or gave back a tensor that does not fit.
+    #[error("hook on {module}: {source}")]
+    Hook {
+        /// The module whose output the hook saw.
+        module: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The result of loading or running a model.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,192 @@
+//! Functions that see or replace a module's output.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use gruff_kernels::{DType, Step, Tensor};
+
+use crate::{Error, Result};
+
+/// What a hook is told about the output it sees.
+#[derive(Clone, Copy, Debug)]
+pub struct HookContext<'a> {
+    /// The module's full name: `model.layers.3.mlp`.
+    pub module: &'a str,
+    /// The layer's number, inside a layer.
+    pub layer: Option<usize>,
+    /// The step that is running: which rows belong to which sequence.
+    pub step: &'a Step,
+}
+
+/// What a hook says went wrong.
+type HookError = Box<dyn std::error::Error + Send + Sync>;
+
+type HookFn = dyn Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync;
+
+struct Hook {
+    id: usize,
+    pattern: String,
+    call: Arc<HookFn>,
+}
+
+#[derive(Default)]
+struct Registry {
+    hooks: RwLock<Vec<Hook>>,
+    /// Hooks in the list, readable without the lock.
+    len: AtomicUsize,
+    next_id: AtomicUsize,
+}
+
+/// The hooks of one model.
+///
+/// Modules have transformers' names: `model.embed_tokens`, `model.layers.3`, `.input_layernorm`,
+/// `.self_attn` or `.linear_attn`, `.post_attention_layernorm`, `.mlp` and their projections, `model.norm`,
+/// `lm_head`. An output is `[T, width]` f32 with a row for each token of the step, behind the last layer for
+/// each of its output rows. Without hooks a forward pass pays one load and one branch a module; where a hook
+/// looks into a fused operation, the operations that it stands for run instead, with the same bits.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    registry: Arc<Registry>,
+}
+
+impl Hooks {
+    /// Calls `hook` with the output of every module whose name matches `pattern` (`*` stands for any
+    /// characters, `model.layers.*.mlp`), until the guard is dropped. `Some(tensor)` takes the output's
+    /// place; hooks on one module are called in the order in which they came, each with what the last one
+    /// left.
+    ///
+    /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
+    pub fn on<F>(&self, pattern: &str, hook: F) -> HookGuard
+    where
+        F: Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync + 'static,
+    {
+        let id = self.registry.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut hooks = self.registry.hooks.write().unwrap_or_else(PoisonError::into_inner);
+        hooks.push(Hook { id, pattern: pattern.to_owned(), call: Arc::new(hook) });
+        self.registry.len.store(hooks.len(), Ordering::Release);
+        HookGuard { registry: self.registry.clone(), id }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.registry.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether any hook would see this module's output.
+    pub(crate) fn observe(&self, module: &str) -> bool {
+        !self.matching(module).is_empty()
+    }
+
+    /// Shows `output` to the hooks on `context.module`; the output to go on with.
+    pub(crate) fn apply(&self, context: &HookContext, output: Tensor) -> Result<Tensor> {
+        let mut output = output;
+        for call in self.matching(context.module) {
+            let fail = |source| Error::Hook { module: context.module.to_owned(), source };
+            if let Some(replacement) = call(context, &output).map_err(fail)? {
+                check(&output, &replacement).map_err(|fault| fail(fault.into()))?;
+                output = replacement;
+            }
+        }
+        Ok(output)
+    }
+
+    fn matching(&self, module: &str) -> Vec<Arc<HookFn>> {
+        let hooks = self.registry.hooks.read().unwrap_or_else(PoisonError::into_inner);
+        hooks.iter().filter(|hook| matches(&hook.pattern, module)).map(|hook| hook.call.clone()).collect()
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hooks = self.registry.hooks.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(hooks.iter().map(|hook| &hook.pattern)).finish()
+    }
+}
+
+/// Keeps a hook in place; dropping it takes the hook away.
+#[must_use = "the hook is taken away when its guard is dropped"]
+pub struct HookGuard {
+    registry: Arc<Registry>,
+    id: usize,
+}
+
+impl Drop for HookGuard {
+    fn drop(&mut self) {
+        let mut hooks = self.registry.hooks.write().unwrap_or_else(PoisonError::into_inner);
+        hooks.retain(|hook| hook.id != self.id);
+        self.registry.len.store(hooks.len(), Ordering::Release);
+    }
+}
+
+impl fmt::Debug for HookGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HookGuard({})", self.id)
+    }
+}
+
+/// A replacement must be what the next module would have been given.
+fn check(output: &Tensor, replacement: &Tensor) -> Result<(), String> {
+    if replacement.shape() != output.shape() || replacement.dtype() != DType::F32 {
+        return Err(format!(
+            "gave back {:?} of {}, but the output is {:?} of f32",
+            replacement.shape(),
+            replacement.dtype(),
+            output.shape()
+        ));
+    }
+    if !replacement.device().same(output.device()) {
+        return Err(format!("gave back a tensor on another device than {}", output.device().name()));
+    }
+    Ok(())
+}
+
+/// Whether `name` matches `pattern`, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(head) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let tail = parts.pop().unwrap_or_default();
+    for part in parts {
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    name.ends_with(tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, expected) in [
+            ("model.layers.3.mlp", "model.layers.3.mlp", true),
+            ("model.layers.3.mlp", "model.layers.3.mlp.up_proj", false),
+            ("model.layers.*.mlp", "model.layers.31.mlp", true),
+            ("model.layers.*.mlp", "model.layers.31.mlp.up_proj", false),
+            ("*", "lm_head", true),
+            ("*norm", "model.norm", true),
+            ("*.self_attn.*_proj", "model.layers.0.self_attn.q_proj", true),
+            ("*.self_attn.*_proj", "model.layers.0.self_attn", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} on {name}");
+        }
+    }
+
+    #[test]
+    fn a_guard_takes_its_hook_away() {
+        let hooks = Hooks::default();
+        assert!(hooks.is_empty());
+        let guard = hooks.on("model.norm", |_, _| Ok(None));
+        let other = hooks.on("lm_head", |_, _| Ok(None));
+        assert!(hooks.observe("model.norm") && !hooks.is_empty());
+        drop(guard);
+        assert!(!hooks.observe("model.norm") && hooks.observe("lm_head"));
+        drop(other);
+        assert!(hooks.is_empty());
+    }
+}
