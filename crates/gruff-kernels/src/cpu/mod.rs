@@ -3,6 +3,7 @@
 mod isa;
 pub(crate) mod memory;
 mod pool;
+mod topology;
 
 use crate::buffer::{ForeignBytes, Memory};
 use crate::device::Backend;
