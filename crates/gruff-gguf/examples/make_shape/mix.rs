@@ -73,3 +73,38 @@ fn more_bits(i: u32, layers: u32) -> bool {
     let eighth = layers / 8;
     i < eighth || i >= 7 * layers / 8 || (i - eighth) % 3 == 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q4_k_m_is_the_mix_of_llama_quantize() {
+        // llama.cpp's snapshot for Qwen3.6-27B.
+        let more: Vec<u32> = (0..8).chain((10..56).step_by(3)).chain(56..64).collect();
+        let shape = Shape::named("27B").unwrap();
+        let mut six_bits = Vec::new();
+        for tensor in shape.tensors() {
+            let block_type = Mix::Q4KM.block_type(&tensor, &shape).unwrap();
+            assert_eq!(block_type == BlockType::F32, tensor.role == Role::Exact, "{}", tensor.name);
+            if block_type == BlockType::Q6_K {
+                six_bits.push(tensor.name);
+            }
+        }
+        let mut expected = Vec::new();
+        for layer in more {
+            let value = if shape.is_linear(layer) { "attn_qkv" } else { "attn_v" };
+            expected.push(format!("blk.{layer}.{value}.weight"));
+            expected.push(format!("blk.{layer}.ffn_down.weight"));
+        }
+        expected.push("output.weight".into());
+        assert_eq!(six_bits, expected);
+    }
+
+    #[test]
+    fn every_block_type_is_a_mix() {
+        assert!(matches!("iq4_xs".parse(), Ok(Mix::Uniform(BlockType::IQ4_XS))));
+        assert!(matches!("q4_k_m".parse(), Ok(Mix::Q4KM)));
+        assert!("Q4_K_X".parse::<Mix>().is_err());
+    }
+}

@@ -216,3 +216,28 @@ impl List {
         self.add(name, &[width], Role::Exact, Values::Norm);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_its_tensors_and_parameters() {
+        // Logs of the real checkpoints show 320 tensors and 752 M parameters (0.8B), 1.88 B (2B) and 733 tensors
+        // (35B-A3B); the other figures pin what the table gives.
+        let expected = [
+            ("0.8B", 320, 752_393_024),
+            ("2B", 320, 1_881_825_088),
+            ("4B", 426, 4_205_751_296),
+            ("9B", 427, 8_953_803_264),
+            ("27B", 851, 26_895_998_464),
+            ("35b-a3b", 733, 34_660_610_688),
+        ];
+        for (name, tensors, parameters) in expected {
+            let made = Shape::named(name).unwrap().tensors();
+            let count: u64 = made.iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum();
+            assert_eq!((made.len(), count), (tensors, parameters), "{name}");
+        }
+        assert!(Shape::named("3B").err().unwrap().contains("27B"));
+    }
+}
