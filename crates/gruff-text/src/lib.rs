@@ -1,1 +1,3 @@
 //! Tokenizers, chat templates and parsers built from GGUF metadata.
+
+pub mod chat;

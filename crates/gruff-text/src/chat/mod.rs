@@ -1,0 +1,19 @@
+//! Chat templates and what belongs to them: messages, rendering, reasoning and tool calls.
+//!
+//! A GGUF file carries its model's chat template, a program in Jinja that turns a conversation
+//! into text. [`ChatTemplate`] renders it byte for byte as transformers does in Python, within
+//! limits that keep a hostile one from doing harm.
+
+mod continuation;
+mod environment;
+mod error;
+mod lower;
+mod message;
+mod python;
+mod template;
+
+pub use chrono::NaiveDateTime;
+pub use continuation::Continuation;
+pub use error::TemplateError;
+pub use message::{Message, ToolCall};
+pub use template::{ChatTemplate, RenderInput, Rendered};
