@@ -3,6 +3,7 @@
 mod isa;
 pub(crate) mod memory;
 mod pool;
+pub(crate) mod simd;
 mod topology;
 
 use crate::buffer::{ForeignBytes, Memory};

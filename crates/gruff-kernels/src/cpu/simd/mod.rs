@@ -1,0 +1,152 @@
+//! Eight lanes of f32: the vocabulary in which f32 kernels are written once for every instruction set.
+//!
+//! A kernel is a generic function over [`Simd`]; [`simd_fn!`](crate::cpu::simd::simd_fn) makes one copy of it
+//! for each instruction set and chooses at run time. Every operation is exact IEEE arithmetic lane by lane
+//! (fused where it says so), so all instruction sets give the same bits; one with wider or narrower registers
+//! keeps eight logical lanes.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod math;
+mod scalar;
+
+use std::cell::Cell;
+
+use half::f16;
+
+use crate::Isa;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+pub(crate) use math::{exp, log1p_exp_neg, sigmoid, silu, softplus, tanh};
+pub(crate) use scalar::Scalar;
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 8;
+
+/// Proof that the running machine has an instruction set, and the operations on its vectors.
+///
+/// Methods take the token by value: it has no size, and holding one makes the calls safe.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// Eight f32.
+    type F32: Copy;
+
+    fn splat(self, x: f32) -> Self::F32;
+    fn load(self, x: &[f32; LANES]) -> Self::F32;
+    fn store(self, v: Self::F32, out: &mut [f32; LANES]);
+    /// Widens half precision, exactly.
+    fn load_f16(self, x: &[f16; LANES]) -> Self::F32;
+    /// Rounds to half precision, ties to even.
+    fn store_f16(self, v: Self::F32, out: &mut [f16; LANES]);
+
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a * b + c`, rounded once.
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `c - a * b`, rounded once.
+    fn neg_mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `if a < b { a } else { b }`: b where either is NaN.
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `if a > b { a } else { b }`: b where either is NaN.
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// To the nearest whole number, ties to even.
+    fn round(self, v: Self::F32) -> Self::F32;
+    /// `2^v` for whole v in -126..=127.
+    fn exp2_whole(self, v: Self::F32) -> Self::F32;
+    /// `if a < b { x } else { y }`.
+    fn select_lt(self, a: Self::F32, b: Self::F32, x: Self::F32, y: Self::F32) -> Self::F32;
+    fn abs(self, v: Self::F32) -> Self::F32;
+    /// The magnitude of `v` with the sign of `sign`.
+    fn copysign(self, v: Self::F32, sign: Self::F32) -> Self::F32;
+
+    /// The lanes of each of eight vectors summed as `((0+4)+(2+6))+((1+5)+(3+7))`: lane i is the sum of
+    /// vector i.
+    fn sums(self, v: [Self::F32; LANES]) -> Self::F32;
+    /// The lanes of one vector summed in the same order.
+    fn sum(self, v: Self::F32) -> f32;
+    /// The largest lane, by `max` in the order of [`sum`](Self::sum).
+    fn max_lane(self, v: Self::F32) -> f32;
+    /// `[8, 4]` to four vectors of eight: taps of eight channels.
+    fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [Self::F32; 4];
+
+    /// As [`load`](Self::load), from memory that is written through other handles of the same thread.
+    #[inline(always)]
+    fn load_cells(self, x: &[Cell<f32>; LANES]) -> Self::F32 {
+        // SAFETY: `Cell<f32>` has the layout of `f32`, and the shared reference ends before anything else of
+        // this thread can write (`Cell` is not `Sync`, so no other thread can).
+        self.load(unsafe { &*std::ptr::from_ref(x).cast::<[f32; LANES]>() })
+    }
+
+    /// As [`store`](Self::store), to such memory.
+    #[inline(always)]
+    fn store_cells(self, v: Self::F32, out: &[Cell<f32>; LANES]) {
+        let mut values = [0.0; LANES];
+        self.store(v, &mut values);
+        for (cell, value) in out.iter().zip(values) {
+            cell.set(value);
+        }
+    }
+
+    /// The first `x.len()` lanes from `x`, zeros behind.
+    #[inline(always)]
+    fn load_part(self, x: &[f32]) -> Self::F32 {
+        let mut values = [0.0; LANES];
+        values[..x.len()].copy_from_slice(x);
+        self.load(&values)
+    }
+
+    /// The first `out.len()` lanes to `out`.
+    #[inline(always)]
+    fn store_part(self, v: Self::F32, out: &mut [f32]) {
+        let mut values = [0.0; LANES];
+        self.store(v, &mut values);
+        out.copy_from_slice(&values[..out.len()]);
+    }
+}
+
+/// The token for `isa`, as an enum over the instruction sets of this architecture.
+pub(crate) enum Token {
+    Scalar(Scalar),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+}
+
+impl Token {
+    #[inline]
+    pub(crate) fn of(isa: Isa) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Avx2
+            && let Some(token) = Avx2::detect()
+        {
+            return Token::Avx2(token);
+        }
+        let _ = isa;
+        Token::Scalar(Scalar)
+    }
+}
+
+/// Makes `fn name(isa: Isa, args...)` from `fn generic<S: Simd>(s: S, args...)` (which is `#[inline(always)]`),
+/// compiled once for every instruction set.
+macro_rules! simd_fn {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name(isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[allow(clippy::too_many_arguments)]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2(s: $crate::cpu::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
+                $generic(s, $($arg),*)
+            }
+            match $crate::cpu::simd::Token::of(isa) {
+                $crate::cpu::simd::Token::Scalar(s) => $generic(s, $($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the token exists only on machines that have these features.
+                $crate::cpu::simd::Token::Avx2(s) => unsafe { avx2(s, $($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use simd_fn;
