@@ -168,6 +168,23 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn deinterleave(self, a: __m256, b: __m256) -> (__m256, __m256) {
+        call!({
+            // [a0 a2 b0 b2 | a4 a6 b4 b6] to [a0 a2 a4 a6 | b0 b2 b4 b6].
+            let order = |v| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(v)));
+            (order(_mm256_shuffle_ps::<0x88>(a, b)), order(_mm256_shuffle_ps::<0xdd>(a, b)))
+        })
+    }
+
+    #[inline(always)]
+    fn interleave(self, even: __m256, odd: __m256) -> (__m256, __m256) {
+        call!({
+            let (a, b) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+            (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+        })
+    }
+
+    #[inline(always)]
     fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [__m256; 4] {
         call!({
             // Channels i and i + 4 side by side, then two 4x4 transpositions in the halves.

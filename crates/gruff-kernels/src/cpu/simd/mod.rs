@@ -68,6 +68,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sum(self, v: Self::F32) -> f32;
     /// The largest lane, by `max` in the order of [`sum`](Self::sum).
     fn max_lane(self, v: Self::F32) -> f32;
+    /// The even and the odd values of sixteen.
+    fn deinterleave(self, a: Self::F32, b: Self::F32) -> (Self::F32, Self::F32);
+    /// The inverse of [`deinterleave`](Self::deinterleave).
+    fn interleave(self, even: Self::F32, odd: Self::F32) -> (Self::F32, Self::F32);
     /// `[8, 4]` to four vectors of eight: taps of eight channels.
     fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [Self::F32; 4];
 
@@ -82,11 +86,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// As [`store`](Self::store), to such memory.
     #[inline(always)]
     fn store_cells(self, v: Self::F32, out: &[Cell<f32>; LANES]) {
-        let mut values = [0.0; LANES];
-        self.store(v, &mut values);
-        for (cell, value) in out.iter().zip(values) {
-            cell.set(value);
-        }
+        // SAFETY: `Cell` grants writes through a shared reference; no other reference is used meanwhile.
+        self.store(v, unsafe { &mut *out.as_ptr().cast_mut().cast::<[f32; LANES]>() })
     }
 
     /// The first `x.len()` lanes from `x`, zeros behind.
@@ -95,6 +96,26 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         let mut values = [0.0; LANES];
         values[..x.len()].copy_from_slice(x);
         self.load(&values)
+    }
+
+    /// As [`load_part`](Self::load_part), from cells.
+    #[inline(always)]
+    fn load_cells_part(self, x: &[Cell<f32>]) -> Self::F32 {
+        let mut values = [0.0; LANES];
+        for (value, cell) in values.iter_mut().zip(x) {
+            *value = cell.get();
+        }
+        self.load(&values)
+    }
+
+    /// As [`store_part`](Self::store_part), to cells.
+    #[inline(always)]
+    fn store_cells_part(self, v: Self::F32, out: &[Cell<f32>]) {
+        let mut values = [0.0; LANES];
+        self.store(v, &mut values);
+        for (cell, value) in out.iter().zip(values) {
+            cell.set(value);
+        }
     }
 
     /// The first `out.len()` lanes to `out`.
@@ -128,16 +149,16 @@ impl Token {
 }
 
 /// Makes `fn name(isa: Isa, args...)` from `fn generic<S: Simd>(s: S, args...)` (which is `#[inline(always)]`),
-/// compiled once for every instruction set.
+/// compiled once for every instruction set. Further generic parameters stand in brackets before the arguments.
 macro_rules! simd_fn {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident $([$($generics:tt)*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name(isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<$($generics)*>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[allow(clippy::too_many_arguments)]
             #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2(s: $crate::cpu::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
+            fn avx2 $(<$($generics)*>)? (s: $crate::cpu::simd::Avx2, $($arg: $ty),*) $(-> $ret)? {
                 $generic(s, $($arg),*)
             }
             match $crate::cpu::simd::Token::of(isa) {

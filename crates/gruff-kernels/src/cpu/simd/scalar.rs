@@ -125,6 +125,18 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn deinterleave(self, a: V, b: V) -> (V, V) {
+        let all = |i: usize| if i < LANES { a[i] } else { b[i - LANES] };
+        (std::array::from_fn(|i| all(2 * i)), std::array::from_fn(|i| all(2 * i + 1)))
+    }
+
+    #[inline(always)]
+    fn interleave(self, even: V, odd: V) -> (V, V) {
+        let all = |i: usize| if i.is_multiple_of(2) { even[i / 2] } else { odd[i / 2] };
+        (std::array::from_fn(all), std::array::from_fn(|i| all(i + LANES)))
+    }
+
+    #[inline(always)]
     fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [V; 4] {
         std::array::from_fn(|j| std::array::from_fn(|i| x[i][j]))
     }
