@@ -160,7 +160,8 @@ impl Device {
     }
 
     /// A read-only tensor over memory that somebody else owns (a torch tensor, a memory map): `owner` is
-    /// dropped when the last handle drops. Borrowed where the device can address it, else copied.
+    /// dropped when the last handle drops. Borrowed where the device can address it and values are aligned,
+    /// else copied.
     ///
     /// # Errors
     /// [`Error::Shape`] when `offset` (bytes) and `shape` do not fit, [`Error::OutOfMemory`].
@@ -171,7 +172,25 @@ impl Device {
         dtype: DType,
         shape: &[usize],
     ) -> Result<Tensor> {
-        Tensor::contiguous_in(self.import(owner)?, offset, dtype, shape)
+        let first = (*owner).as_ref().as_ptr().wrapping_add(offset);
+        if first.align_offset(dtype.bytes()) == 0 {
+            return Tensor::contiguous_in(self.import(owner)?, offset, dtype, shape);
+        }
+        // Kernels read whole values: what does not lie on their borders is copied to where it does.
+        let bytes = tensor_bytes(dtype, shape)?;
+        let values = offset.checked_add(bytes).and_then(|end| (*owner).as_ref().get(offset..end));
+        let Some(values) = values else {
+            return Err(Error::Shape {
+                op: "tensor",
+                what: format!(
+                    "{shape:?} of {dtype} at {offset} is outside {} bytes",
+                    (*owner).as_ref().len()
+                ),
+            });
+        };
+        let buffer = self.take(bytes, false)?;
+        buffer.write(0, values)?;
+        Tensor::contiguous_in(buffer, 0, dtype, shape)
     }
 
     /// Bytes the device has allocated now, scratch included, foreign memory not.

@@ -7,6 +7,7 @@ mod activation;
 pub mod attention;
 mod buffer;
 mod check;
+pub mod conformance;
 mod cpu;
 pub mod delta_net;
 mod device;

@@ -15,7 +15,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    const ALL: [Isa; 2] = [Isa::Scalar, Isa::Avx2];
+    /// All of them, the plainest first.
+    pub const ALL: [Isa; 2] = [Isa::Scalar, Isa::Avx2];
 
     /// The name that `GRUFF_ISA` takes.
     pub fn name(self) -> &'static str {

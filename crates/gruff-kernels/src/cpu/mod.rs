@@ -5,6 +5,9 @@ pub(crate) mod memory;
 mod pool;
 pub(crate) mod simd;
 mod topology;
+pub(crate) mod view;
+
+use std::ops::Range;
 
 use crate::buffer::{ForeignBytes, Memory};
 use crate::device::Backend;
@@ -53,6 +56,21 @@ impl CpuDevice {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Calls `range` with consecutive parts of `0..items` that cover it, on several threads when the work is
+    /// worth waking them: `cost` is what one item takes, in values read or written (or as long as that).
+    pub(crate) fn share(&self, items: usize, cost: usize, range: impl Fn(Range<usize>) + Sync) {
+        /// Work below this is done before a second thread has begun: some 10 microseconds.
+        const WORTH_WAKING: usize = 1 << 16;
+        /// Pieces a thread, so that one that starts late holds up nobody.
+        const PIECES: usize = 4;
+        let threads = self.pool.threads();
+        if threads == 1 || items < 2 || items.saturating_mul(cost) < WORTH_WAKING {
+            return range(0..items);
+        }
+        let pieces = (threads * PIECES).min(items);
+        self.pool.for_each(pieces, |i| range(i * items / pieces..(i + 1) * items / pieces));
     }
 }
 

@@ -3,9 +3,9 @@
 //! # Contract
 //!
 //! f32 throughout; tensors of two or three dimensions whose outer dimensions may be strided. Tolerance: 1e-6
-//! relative (functions), exact (additions, products, copies).
+//! relative (functions; for GELU relative to the row's largest value), exact (additions, products, copies).
 
-mod cpu;
+pub(crate) mod cpu;
 mod reference;
 
 use crate::check::Check;

@@ -131,10 +131,7 @@ impl Simd for Avx2 {
         call!({
             // Lanes i and i + 4 of vectors a and b: [a.. | b..].
             let halves = |a, b| {
-                _mm256_add_ps(
-                    _mm256_permute2f128_ps::<0x20>(a, b),
-                    _mm256_permute2f128_ps::<0x31>(a, b),
-                )
+                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
             };
             let pairs = |a, b| {
                 let (a, b) = (_mm256_castps_pd(a), _mm256_castps_pd(b));

@@ -18,7 +18,7 @@ use crate::Isa;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
-pub(crate) use math::{exp, log1p_exp_neg, sigmoid, silu, softplus, tanh};
+pub(crate) use math::{sigmoid, silu, tanh};
 pub(crate) use scalar::Scalar;
 
 /// Lanes of a vector.

@@ -1,0 +1,106 @@
+//! Holds this machine's devices to the contracts of all operations and prints how they did.
+
+use std::process::ExitCode;
+
+use gruff_kernels::conformance::{Options, Outcome, run};
+
+const USAGE: &str = "\
+Holds this machine's devices to the contracts of all operations.
+
+Usage: conformance [--device cpu|reference|all] [--filter OP] [--json] [--failures]
+
+  --device    which devices: the CPU (default), the reference itself, or both
+  --filter    only operations whose name contains OP
+  --json      one JSON object a line instead of the table
+  --failures  only what failed
+
+Exit code 1 when something failed, 2 for wrong usage.";
+
+struct Arguments {
+    options: Options,
+    json: bool,
+    only_failures: bool,
+}
+
+fn parse() -> Result<Option<Arguments>, String> {
+    let mut parsed = Arguments { options: Options::default(), json: false, only_failures: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--json" => parsed.json = true,
+            "--failures" => parsed.only_failures = true,
+            "--filter" => parsed.options.filter = Some(arguments.next().ok_or("--filter needs a name")?),
+            "--device" => {
+                let name = arguments.next().ok_or("--device needs a name")?;
+                (parsed.options.cpu, parsed.options.reference) = match name.as_str() {
+                    "cpu" => (true, false),
+                    "reference" => (false, true),
+                    "all" => (true, true),
+                    _ => return Err(format!("{name:?} is not a device; one of cpu, reference, all")),
+                };
+            }
+            _ => return Err(format!("{argument:?} is not an option; --help lists them")),
+        }
+    }
+    Ok(Some(parsed))
+}
+
+fn print_line(outcome: &Outcome, json: bool) {
+    let Outcome { op, label, device, bar, distance, failure } = outcome;
+    let fault = failure.as_ref().map(ToString::to_string);
+    let against = format!("{:?}", bar.reference).to_lowercase();
+    if json {
+        let fault = fault.map_or("null".to_owned(), |fault| format!("{fault:?}"));
+        println!(
+            "{{\"op\":{op:?},\"case\":{label:?},\"device\":{device:?},\"reference\":{against:?},\
+             \"distance\":\"{distance:e}\",\"tolerance\":\"{}\",\"failure\":{fault}}}",
+            bar.tolerance
+        );
+    } else {
+        let verdict = fault.map_or("ok".to_owned(), |fault| format!("FAILED: {fault}"));
+        println!(
+            "{op:<22} {label:<44} {device:<26} {against:<5} {distance:>9.1e}  {:<17} {verdict}",
+            bar.tolerance.to_string()
+        );
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse() {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(fault) => {
+            eprintln!("{fault}");
+            return ExitCode::from(2);
+        }
+    };
+    if !arguments.json && !arguments.only_failures {
+        println!(
+            "{:<22} {:<44} {:<26} {:<5} {:>9}  {:<17} verdict",
+            "operation", "case", "device", "ref", "distance", "tolerance"
+        );
+    }
+    let report = run(&arguments.options, |outcomes| {
+        let shown = outcomes.iter().filter(|o| !arguments.only_failures || o.failure.is_some());
+        shown.for_each(|outcome| print_line(outcome, arguments.json));
+    });
+    match report {
+        Ok(report) => {
+            let failures = report.failures().count();
+            let all = report.outcomes.len();
+            eprintln!(
+                "{all} comparisons with the reference, {} of bits, {failures} failed",
+                report.bit_checks
+            );
+            ExitCode::from(u8::from(failures > 0))
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

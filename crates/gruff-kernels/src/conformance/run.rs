@@ -1,0 +1,200 @@
+//! Runs cases on devices.
+
+use std::fmt;
+
+use super::compare::first_difference;
+use super::{Bar, Case, Output};
+use crate::{Activations, CpuOptions, Device, Isa, Result};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Run on the CPU: every instruction set that this machine has, with one and with two threads.
+    pub cpu: bool,
+    /// Run on the reference device itself.
+    pub reference: bool,
+    /// Only operations whose name contains this.
+    pub filter: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cpu: true, reference: false, filter: None }
+    }
+}
+
+/// What went wrong in a case.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The operation returned an error.
+    Error(String),
+    /// The result is too far from the reference.
+    Distance,
+    /// Results that must have the same bits differ.
+    Bits {
+        /// The other way to the result, or the other device.
+        against: String,
+        /// The first difference.
+        what: String,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Error(error) => write!(f, "error: {error}"),
+            Failure::Distance => write!(f, "too far from the reference"),
+            Failure::Bits { against, what } => write!(f, "not the bits of {against}: {what}"),
+        }
+    }
+}
+
+/// How one case went on one device.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The operation.
+    pub op: &'static str,
+    /// The case.
+    pub label: String,
+    /// The device.
+    pub device: String,
+    /// What it was compared with.
+    pub bar: Bar,
+    /// The measured distance, in the measure of the bar's tolerance.
+    pub distance: f64,
+    /// What went wrong, if anything did.
+    pub failure: Option<Failure>,
+}
+
+/// How all cases went.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// One entry a case, bar and device.
+    pub outcomes: Vec<Outcome>,
+    /// Comparisons that demanded the same bits.
+    pub bit_checks: usize,
+}
+
+impl Report {
+    /// The outcomes that are failures.
+    pub fn failures(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(|outcome| outcome.failure.is_some())
+    }
+}
+
+/// Runs all cases that the options ask for; `progress` sees the outcomes of each case when it is done.
+///
+/// # Errors
+/// [`crate::Error::Option`] when a device cannot be made. What goes wrong inside a case is in the report.
+pub fn run(options: &Options, mut progress: impl FnMut(&[Outcome])) -> Result<Report> {
+    let bench = Bench::new(options)?;
+    let mut report = Report::default();
+    let wanted = |case: &Case| options.filter.as_ref().is_none_or(|filter| case.op.contains(filter.as_str()));
+    for case in super::cases().iter().filter(|case| wanted(case)) {
+        let first = report.outcomes.len();
+        for bar in &case.bars {
+            bench.hold(case, *bar, &mut report);
+        }
+        progress(&report.outcomes[first..]);
+    }
+    Ok(report)
+}
+
+/// The devices of a run.
+struct Bench {
+    references: [(Activations, Device); 2],
+    devices: Vec<(Activations, Device)>,
+}
+
+impl Bench {
+    fn new(options: &Options) -> Result<Self> {
+        let both = [Activations::Int8, Activations::F32];
+        let references = both.map(|activations| (activations, Device::reference(activations)));
+        let mut devices = Vec::new();
+        for activations in both {
+            if options.reference {
+                devices.push((activations, Device::reference(activations)));
+            }
+            let instruction_sets = Isa::ALL.into_iter().filter(|isa| options.cpu && isa.available());
+            for isa in instruction_sets {
+                for threads in [1, 2] {
+                    let options = CpuOptions { threads: Some(threads), activations, isa: Some(isa) };
+                    devices.push((activations, Device::cpu(options)?));
+                }
+            }
+        }
+        Ok(Self { references, devices })
+    }
+
+    fn hold(&self, case: &Case, bar: Bar, report: &mut Report) {
+        let reference = self.references.iter().find(|(activations, _)| *activations == bar.reference);
+        let expected = reference.map(|(_, device)| (case.compute)(device));
+        let mut first: Option<(String, Vec<Output>)> = None;
+        for (_, device) in self.devices.iter().filter(|(activations, _)| *activations == bar.device) {
+            let mut outcome = Outcome {
+                op: case.op,
+                label: case.label.clone(),
+                device: device.name().to_owned(),
+                bar,
+                distance: 0.0,
+                failure: None,
+            };
+            match (&expected, (case.compute)(device)) {
+                (Some(Ok(expected)), Ok(got)) => {
+                    let (distance, within) = bar.tolerance.judge(&got, expected);
+                    outcome.distance = distance;
+                    if !within {
+                        outcome.failure = Some(Failure::Distance);
+                    }
+                    let bits = outcome.failure.is_none().then(|| {
+                        self.hold_bits(case, bar, device, &got, first.as_ref(), &mut report.bit_checks)
+                    });
+                    outcome.failure = outcome.failure.or(bits.flatten());
+                    if first.is_none() && !is_reference(device) {
+                        first = Some((device.name().to_owned(), got));
+                    }
+                }
+                (Some(Err(error)), _) => {
+                    outcome.failure = Some(Failure::Error(format!("reference: {error}")))
+                }
+                (_, Err(error)) => outcome.failure = Some(Failure::Error(error.to_string())),
+                (None, _) => {}
+            }
+            report.outcomes.push(outcome);
+        }
+    }
+
+    /// The other ways to the result, and the first device, have the same bits.
+    fn hold_bits(
+        &self,
+        case: &Case,
+        bar: Bar,
+        device: &Device,
+        got: &[Output],
+        first: Option<&(String, Vec<Output>)>,
+        checks: &mut usize,
+    ) -> Option<Failure> {
+        for (way, compute) in &case.equals {
+            *checks += 1;
+            let other = match compute(device) {
+                Ok(other) => other,
+                Err(error) => return Some(Failure::Error(format!("{way}: {error}"))),
+            };
+            let difference = if is_reference(device) {
+                (!bar.tolerance.judge(&other, got).1).then(|| "too far".to_owned())
+            } else {
+                first_difference(&other, got)
+            };
+            if let Some(what) = difference {
+                return Some(Failure::Bits { against: (*way).to_owned(), what });
+            }
+        }
+        let (name, values) = first.filter(|_| !is_reference(device))?;
+        *checks += 1;
+        first_difference(got, values).map(|what| Failure::Bits { against: name.clone(), what })
+    }
+}
+
+fn is_reference(device: &Device) -> bool {
+    device.name().starts_with("reference")
+}
