@@ -116,7 +116,7 @@ pub(crate) fn choose(place: &str, files: &[RepoFile], select: &Select) -> Result
     if sets.is_empty() {
         return Err(Error::NoGguf { place: place.to_string() });
     }
-    let choices = |sets: &[GgufSet]| sets.iter().map(|set| choice(place, set)).collect::<Vec<_>>();
+    let choices = |sets: &[GgufSet]| sets.iter().map(|set| choice(place, set, sets)).collect::<Vec<_>>();
     let (tag, asked) = match select {
         Select::Quant(tag) => (tag.as_str(), true),
         _ => (DEFAULT_QUANT, false),
@@ -191,9 +191,10 @@ pub(crate) fn near(wanted: &str, files: &[RepoFile]) -> Vec<String> {
     scored.into_iter().take(3).map(|(_, path)| path.to_string()).collect()
 }
 
-/// How an id for this model would be written.
-fn choice(place: &str, set: &GgufSet) -> String {
-    let id = format!("{place}:{}", set.quant().unwrap_or(set.name()));
+/// How an id for this one of several models would be written: by quantization if that is enough.
+fn choice(place: &str, set: &GgufSet, all: &[GgufSet]) -> String {
+    let alone = |quant: &&str| all.iter().filter(|other| other.quant() == Some(*quant)).count() == 1;
+    let id = format!("{place}:{}", set.quant().filter(alone).unwrap_or(set.name()));
     match set.size {
         Some(bytes) => format!("{id} ({:.2} GB)", bytes as f64 / 1e9),
         None => id,
@@ -339,6 +340,11 @@ mod tests {
         assert!(message.contains("o/r:Q6_K") && message.contains("o/r:Q8_0"), "{message}");
         let message = pick(&["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"], "Q4_K_M").unwrap_err();
         assert!(message.contains("o/r:a-Q4_K_M.gguf, o/r:b-Q4_K_M.gguf"), "{message}");
+        let message = pick(&["a-Q4_0.gguf", "b-Q4_0.gguf", "b-Q8_0.gguf"], "").unwrap_err();
+        assert!(
+            message.contains("o/r:a-Q4_0.gguf (0.00 GB), o/r:b-Q4_0.gguf (0.00 GB), o/r:Q8_0"),
+            "{message}"
+        );
         assert!(pick(&["model.safetensors"], "").unwrap_err().contains("holds no .gguf"));
     }
 

@@ -187,6 +187,17 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// The server cannot prove that it is the one that was meant.
+    #[error(
+        "no secure connection to {host}: {reason}; where a company's proxy reads along, set SSL_CERT_FILE to a PEM \
+         file of the certificates to trust"
+    )]
+    Untrusted {
+        /// The host that was called.
+        host: String,
+        /// What is wrong with its certificate or protocol.
+        reason: String,
+    },
     /// The connection broke in the middle of a file, more often than gruff retries.
     #[error(
         "the download of {file} broke off at {got} of {} bytes: {reason}; what has arrived is kept in {}, run the \

@@ -257,6 +257,13 @@ impl Http {
         };
         match error {
             ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => not_a_hub(url, &reason),
+            ureq::Error::Rustls(_) | ureq::Error::Tls(_) | ureq::Error::Pem(_) => {
+                Error::Untrusted { host, reason }
+            }
+            // How rustls reports a certificate that it does not accept.
+            ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Error::Untrusted { host, reason: error.to_string() }
+            }
             _ => Error::Unreachable { host, reason },
         }
     }
@@ -468,6 +475,20 @@ mod tests {
         assert_eq!(seconds("Thu, 29 Feb 2024 00:00:00 GMT"), Some(1_709_164_800));
         assert_eq!(seconds("soon"), None);
         assert_eq!(seconds("Sun, 99 Nov 1994 08:49:37 GMT"), None);
+    }
+
+    #[test]
+    fn a_secure_connection_is_not_left_for_an_open_one() {
+        let http = Http::new("https://hub.test", None, "test", &Environment::default()).unwrap();
+        let to = |location: &str| {
+            let response = Response::builder().status(302).header("Location", location);
+            http.redirect("https://hub.test/x", &response.body(Body::builder().data("")).unwrap())
+        };
+        assert_eq!(to("https://cdn.test/y").unwrap().as_deref(), Some("https://cdn.test/y"));
+        assert_eq!(to("/y").unwrap().as_deref(), Some("https://hub.test/y"));
+        let message = to("http://hub.test/y?signature=1").unwrap_err().to_string();
+        assert!(message.contains("open connection http://hub.test/y;"), "{message}");
+        assert!(to("javascript:alert(1)").is_ok_and(|url| url.unwrap().starts_with("https://hub.test/")));
     }
 
     proptest! {

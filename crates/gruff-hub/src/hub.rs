@@ -229,21 +229,17 @@ impl Hub {
         if let Some(why) = &self.offline {
             return self.resolve_cached(repo, revision, select, why);
         }
+        let cached = self.resolve_cached(repo, revision, select, "no connection").ok();
         let online = match select {
             Select::File(name) => self.resolve_file(repo, revision, name),
-            _ => self.resolve_chosen(repo, revision, select),
+            _ => self.resolve_chosen(repo, revision, select, cached.is_some()),
         };
-        match online {
-            Err(error) if error.is_transient() => {
-                match self.resolve_cached(repo, revision, select, "no connection") {
-                    Ok(files) => {
-                        self.progress.notice(&format!("{error}; using the copy in the cache"));
-                        Ok(files)
-                    }
-                    Err(_) => Err(error),
-                }
+        match (online, cached) {
+            (Err(error), Some(cached)) if error.is_transient() => {
+                self.progress.notice(&format!("{error}; using the copy in the cache"));
+                Ok(cached)
             }
-            outcome => outcome,
+            (outcome, _) => outcome,
         }
     }
 
@@ -259,8 +255,16 @@ impl Hub {
         self.with_companions(repo, revision, commit, &names, parts)
     }
 
-    fn resolve_chosen(&self, repo: &RepoId, revision: &str, select: &Select) -> Result<ModelFiles, Error> {
-        let listing = self.list_files(repo, revision)?;
+    fn resolve_chosen(
+        &self,
+        repo: &RepoId,
+        revision: &str,
+        select: &Select,
+        cached: bool,
+    ) -> Result<ModelFiles, Error> {
+        // With a copy at hand there is no point in waiting for a Hub that does not answer.
+        let retry = if cached { self.retry.once() } else { self.retry };
+        let listing = self.listing(repo, revision, &retry)?;
         let GgufSet { parts: names, .. } = choose(&place(repo, revision), &listing.files, select)?;
         let mut parts = Vec::with_capacity(names.len());
         for name in &names {
@@ -352,8 +356,7 @@ impl Hub {
             });
         }
         let about = About { repo: repo.as_str(), revision, file: Some(file) };
-        // With a copy at hand there is no point in waiting for a Hub that does not answer.
-        let retry = if known.is_some() { Retry { attempts: 1, ..self.retry } } else { self.retry };
+        let retry = if known.is_some() { self.retry.once() } else { self.retry };
         let remote = match (retry.run(&*self.progress, || self.http.remote(about)), known) {
             (Ok(remote), _) => remote,
             (Err(error), Some(known)) if error.is_transient() => {
@@ -399,9 +402,13 @@ impl Hub {
                 cached: self.cache.repo(repo).ids(),
             });
         }
+        self.listing(repo, revision, &self.retry)
+    }
+
+    fn listing(&self, repo: &RepoId, revision: &str, retry: &Retry) -> Result<RepoListing, Error> {
         let path = format!("/api/models/{repo}/revision/{}?blobs=true", encode(revision, false));
         let about = About { repo: repo.as_str(), revision, file: None };
-        let info: ModelInfo = self.retry.run(&*self.progress, || self.http.json(&path, about))?;
+        let info: ModelInfo = retry.run(&*self.progress, || self.http.json(&path, about))?;
         if !is_commit(&info.sha) {
             let url = format!("{}{path}", self.http.endpoint());
             return Err(not_a_hub(&url, &format!("the commit {:?} is none", info.sha)));

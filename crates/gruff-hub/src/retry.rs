@@ -5,7 +5,7 @@ use crate::{Error, Progress};
 /// How often a request that may succeed later is made again, and after how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Tries in all without anything gained; at least 1.
+    /// Tries in all without anything gained; at least 1. Where nothing answers at all, three are enough.
     pub attempts: u32,
     /// The wait before the second try. It doubles each time.
     pub first_wait: Duration,
@@ -21,9 +21,17 @@ impl Default for Retry {
 }
 
 impl Retry {
+    /// The same, but only one try: for when there is something else to fall back on.
+    pub(crate) fn once(&self) -> Self {
+        Retry { attempts: 1, ..*self }
+    }
+
     /// The wait after `failures` tries that failed, the last one with `error`; `None` if it is time to give up.
     pub(crate) fn wait(&self, failures: u32, error: &Error) -> Option<Duration> {
-        if failures >= self.attempts || !error.is_transient() {
+        // A network that is not there at all seldom comes up within seconds.
+        let attempts =
+            if matches!(error, Error::Unreachable { .. }) { self.attempts.min(3) } else { self.attempts };
+        if failures >= attempts || !error.is_transient() {
             return None;
         }
         let doubled = self.first_wait.saturating_mul(1 << failures.saturating_sub(1).min(16));
@@ -74,6 +82,8 @@ mod tests {
         assert_eq!(retry.wait(1, &busy(Some(30))), Some(Duration::from_secs(30)));
         assert_eq!(retry.wait(1, &busy(Some(3600))), None);
         assert_eq!(retry.wait(1, &Error::NoHome), None);
+        let gone = Error::Unreachable { host: "h".into(), reason: "r".into() };
+        assert_eq!((retry.wait(2, &gone).is_some(), retry.wait(3, &gone)), (true, None));
     }
 
     #[test]

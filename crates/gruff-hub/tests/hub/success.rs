@@ -122,6 +122,24 @@ fn the_token_stays_at_home() {
 }
 
 #[test]
+fn a_repository_that_was_renamed_is_followed() {
+    let bench = Bench::new();
+    let model = bytes(1, 5000);
+    bench.hub.commit(&[("m.gguf", &model)]);
+    bench.hub.fault(
+        "GET /api/models/org/old",
+        server::Fault::Redirect("/api/models/org/model/revision/main".into()),
+    );
+    bench.hub.fault("HEAD /org/old", server::Fault::Redirect("/org/model/resolve/main/m.gguf".into()));
+    let client = bench.builder().token("hf_secret").companions(false).build().unwrap();
+    let files = client.resolve(&ModelId::parse("org/old").unwrap()).unwrap();
+    assert!(read(files.path()) == model);
+    for request in bench.hub.take_log() {
+        assert_eq!(request.token.is_some(), !request.storage, "{} {}", request.method, request.target);
+    }
+}
+
+#[test]
 fn a_mirror_may_redirect_to_another_hub_without_the_token() {
     let bench = Bench::new();
     let mirror = FakeHub::start();
