@@ -316,6 +316,12 @@ impl Error {
         )
     }
 
+    /// The message without its remedy, for when gruff helps itself.
+    pub(crate) fn brief(&self) -> String {
+        let text = self.to_string();
+        text.split("; ").next().unwrap_or_default().to_string()
+    }
+
     /// How long the server wants to be left alone, where it said so.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

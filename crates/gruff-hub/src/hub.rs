@@ -236,7 +236,7 @@ impl Hub {
         };
         match (online, cached) {
             (Err(error), Some(cached)) if error.is_transient() => {
-                self.progress.notice(&format!("{error}; using the copy in the cache"));
+                self.progress.notice(&format!("{}; using the copy in the cache", error.brief()));
                 Ok(cached)
             }
             (outcome, _) => outcome,
@@ -291,7 +291,7 @@ impl Hub {
                 Err(Error::FileNotFound { .. }) => cache.write_absent(&commit, GENERATION_CONFIG),
                 // The model works without; the next time may have more luck.
                 Err(error) if error.is_transient() => {
-                    self.progress.notice(&format!("without its defaults: {error}"))
+                    self.progress.notice(&format!("{GENERATION_CONFIG} is left out: {}", error.brief()))
                 }
                 Err(error) => return Err(error),
             }
@@ -360,7 +360,7 @@ impl Hub {
         let remote = match (retry.run(&*self.progress, || self.http.remote(about)), known) {
             (Ok(remote), _) => remote,
             (Err(error), Some(known)) if error.is_transient() => {
-                self.progress.notice(&format!("{error}; using the copy in the cache"));
+                self.progress.notice(&format!("{}; using the copy in the cache", error.brief()));
                 return Ok(known);
             }
             (Err(error), _) => return Err(self.with_near_names(repo, error)),

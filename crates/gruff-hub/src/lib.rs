@@ -34,3 +34,8 @@ pub use retry::Retry;
 
 /// Sampling defaults that the authors of a model recommend, in transformers' format.
 const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// Compiles the example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/models.md")]
+struct Guide;

@@ -2,10 +2,13 @@ use std::time::Duration;
 
 use crate::{Error, Progress};
 
+/// Tries for the first answer of a Hub that cannot be reached.
+const GONE: u32 = 3;
+
 /// How often a request that may succeed later is made again, and after how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Tries in all without anything gained; at least 1. Where nothing answers at all, three are enough.
+    /// Tries in all without anything gained; at least 1. A Hub that cannot be reached from the start gets three.
     pub attempts: u32,
     /// The wait before the second try. It doubles each time.
     pub first_wait: Duration,
@@ -28,10 +31,7 @@ impl Retry {
 
     /// The wait after `failures` tries that failed, the last one with `error`; `None` if it is time to give up.
     pub(crate) fn wait(&self, failures: u32, error: &Error) -> Option<Duration> {
-        // A network that is not there at all seldom comes up within seconds.
-        let attempts =
-            if matches!(error, Error::Unreachable { .. }) { self.attempts.min(3) } else { self.attempts };
-        if failures >= attempts || !error.is_transient() {
+        if failures >= self.attempts || !error.is_transient() {
             return None;
         }
         let doubled = self.first_wait.saturating_mul(1 << failures.saturating_sub(1).min(16));
@@ -52,7 +52,9 @@ impl Retry {
                 Err(error) => error,
             };
             failures += 1;
-            let Some(wait) = self.wait(failures, &error) else { return Err(error) };
+            // A network that is not there at all seldom comes up within seconds.
+            let patient = failures < GONE || !matches!(error, Error::Unreachable { .. });
+            let Some(wait) = self.wait(failures, &error).filter(|_| patient) else { return Err(error) };
             pause(progress, wait, &error);
         }
     }
@@ -60,7 +62,7 @@ impl Retry {
 
 /// Says why, and waits.
 pub(crate) fn pause(progress: &dyn Progress, wait: Duration, error: &Error) {
-    progress.notice(&format!("{error}; trying again in {:.1} s", wait.as_secs_f64()));
+    progress.notice(&format!("{}; trying again in {:.1} s", error.brief(), wait.as_secs_f64()));
     std::thread::sleep(wait);
 }
 
@@ -82,14 +84,12 @@ mod tests {
         assert_eq!(retry.wait(1, &busy(Some(30))), Some(Duration::from_secs(30)));
         assert_eq!(retry.wait(1, &busy(Some(3600))), None);
         assert_eq!(retry.wait(1, &Error::NoHome), None);
-        let gone = Error::Unreachable { host: "h".into(), reason: "r".into() };
-        assert_eq!((retry.wait(2, &gone).is_some(), retry.wait(3, &gone)), (true, None));
     }
 
     #[test]
     fn lasting_errors_are_not_tried_again() {
         let mut calls = 0;
-        let retry = Retry { attempts: 3, first_wait: Duration::ZERO, longest_wait: Duration::ZERO };
+        let retry = Retry { attempts: 4, first_wait: Duration::ZERO, longest_wait: Duration::ZERO };
         let mut run = |error: fn() -> Error| {
             calls = 0;
             let outcome = retry.run(&Silent, || -> Result<(), Error> {
@@ -100,6 +100,7 @@ mod tests {
             calls
         };
         assert_eq!(run(|| Error::NoHome), 1);
-        assert_eq!(run(|| busy(None)), 3);
+        assert_eq!(run(|| busy(None)), 4);
+        assert_eq!(run(|| Error::Unreachable { host: "h".into(), reason: "r".into() }), 3);
     }
 }
