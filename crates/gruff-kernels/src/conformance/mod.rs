@@ -8,6 +8,7 @@
 //!
 //! `cargo run -p gruff-kernels --bin conformance` prints the table; `cargo test` runs it too.
 
+mod attention;
 mod compare;
 mod data;
 mod elementwise;
@@ -23,7 +24,7 @@ pub use run::{Failure, Options, Outcome, Report, run};
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {
-    let families = [norm::cases, rope::cases, elementwise::cases];
+    let families = [norm::cases, rope::cases, elementwise::cases, attention::cases];
     families.into_iter().flat_map(|family| family()).collect()
 }
 

@@ -3,6 +3,7 @@
 mod isa;
 pub(crate) mod memory;
 mod pool;
+pub(crate) mod scratch;
 pub(crate) mod simd;
 mod topology;
 pub(crate) mod view;

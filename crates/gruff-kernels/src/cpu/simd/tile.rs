@@ -1,0 +1,253 @@
+//! Products of small matrices in cache, tiled in registers.
+//!
+//! Both kernels define a result by its own operands: a value is the same whichever tile it was computed in.
+
+use std::ops::Range;
+
+use half::f16;
+
+use super::{LANES, Simd};
+
+/// A number type that kernels widen to f32 as they load it.
+pub(crate) trait Lane: crate::cpu::view::Element {
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32;
+    fn widen(self) -> f32;
+}
+
+impl Lane for f32 {
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[f32; LANES]) -> S::F32 {
+        s.load(x)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Lane for f16 {
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[f16; LANES]) -> S::F32 {
+        s.load_f16(x)
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// Rows of equal distance in a slice.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, T> {
+    pub(crate) values: &'a [T],
+    pub(crate) stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    pub(crate) fn new(values: &'a [T], stride: usize) -> Self {
+        Self { values, stride }
+    }
+
+    /// `width` values of a row.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize, width: usize) -> &'a [T] {
+        &self.values[row * self.stride..][..width]
+    }
+
+    #[inline(always)]
+    fn vectors(&self, row: usize, width: usize) -> &'a [[T; LANES]] {
+        self.row(row, width).as_chunks::<LANES>().0
+    }
+}
+
+/// The dot products of Q rows with K rows (`Q K = 8`): lane `a K + b` is `x[a] . y[b]`, whose lanes are
+/// accumulated vector after vector and summed as [`Simd::sums`] does.
+#[inline(always)]
+fn dots<S: Simd, T: Lane, const Q: usize, const K: usize>(
+    s: S,
+    x: [&[[f32; LANES]]; Q],
+    y: [&[[T; LANES]]; K],
+) -> S::F32 {
+    const { assert!(Q * K == LANES) };
+    let vectors = x[0].len();
+    assert!(x.iter().all(|row| row.len() == vectors) && y.iter().all(|row| row.len() == vectors));
+    let mut sums = [s.splat(0.0); LANES];
+    for i in 0..vectors {
+        let mut other = [s.splat(0.0); K];
+        for b in 0..K {
+            other[b] = T::load(s, &y[b][i]);
+        }
+        for a in 0..Q {
+            let one = s.load(&x[a][i]);
+            for b in 0..K {
+                sums[a * K + b] = s.mul_add(one, other[b], sums[a * K + b]);
+            }
+        }
+    }
+    s.sums(sums)
+}
+
+/// `out[a][j] = x[a] . y[j]` for `rows` rows of x and the rows `columns` of y, all `width` long (a multiple of
+/// [`LANES`]). `columns` begins at a multiple of [`LANES`] and may be overshot to the next one: y has those
+/// rows, and out that space.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn dot_products<S: Simd, T: Lane>(
+    s: S,
+    x: Matrix<f32>,
+    rows: usize,
+    y: Matrix<T>,
+    columns: Range<usize>,
+    width: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let mut row = 0;
+    while row < rows {
+        let taken = match rows - row {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        for column in columns.clone().step_by(LANES) {
+            let row_of = |a: usize| x.vectors(row + a, width);
+            let mut lanes = [0.0; LANES];
+            match taken {
+                1 => {
+                    let y = std::array::from_fn(|b| y.vectors(column + b, width));
+                    s.store(dots::<S, T, 1, 8>(s, [row_of(0)], y), &mut lanes);
+                    out[row * out_stride + column..][..LANES].copy_from_slice(&lanes);
+                }
+                2 => {
+                    for part in [0, 4] {
+                        let y = std::array::from_fn(|b| y.vectors(column + part + b, width));
+                        s.store(dots::<S, T, 2, 4>(s, [row_of(0), row_of(1)], y), &mut lanes);
+                        for a in 0..2 {
+                            out[(row + a) * out_stride + column + part..][..4]
+                                .copy_from_slice(&lanes[4 * a..4 * a + 4]);
+                        }
+                    }
+                }
+                _ => {
+                    for part in [0, 2, 4, 6] {
+                        let y = std::array::from_fn(|b| y.vectors(column + part + b, width));
+                        let x = [row_of(0), row_of(1), row_of(2), row_of(3)];
+                        s.store(dots::<S, T, 4, 2>(s, x, y), &mut lanes);
+                        for a in 0..4 {
+                            out[(row + a) * out_stride + column + part..][..2]
+                                .copy_from_slice(&lanes[2 * a..2 * a + 2]);
+                        }
+                    }
+                }
+            }
+        }
+        row += taken;
+    }
+}
+
+/// `out[a][..width] += sum_j c[a][j] x[j][..width]` over the j of `terms`, one fused multiplication and
+/// addition a term, in order (`-=` with NEGATE). `width` is a multiple of [`LANES`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
+    s: S,
+    c: Matrix<f32>,
+    rows: usize,
+    terms: Range<usize>,
+    x: Matrix<T>,
+    width: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let mut row = 0;
+    while row < rows {
+        let c = Matrix::new(&c.values[row * c.stride..], c.stride);
+        let out = &mut out[row * out_stride..];
+        let mut column = 0;
+        let mut left = width;
+        // The widest tile of eight accumulators that fits.
+        let taken = match rows - row {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        macro_rules! tile {
+            ($rows:literal, $vectors:literal) => {
+                while left >= $vectors * LANES {
+                    tile::<S, T, $rows, $vectors, NEGATE>(s, c, terms.clone(), x, column, out, out_stride);
+                    column += $vectors * LANES;
+                    left -= $vectors * LANES;
+                }
+            };
+        }
+        match taken {
+            1 => {
+                tile!(1, 8);
+                tile!(1, 4);
+                tile!(1, 1);
+            }
+            2 => {
+                tile!(2, 4);
+                tile!(2, 1);
+            }
+            _ => {
+                tile!(4, 2);
+                tile!(4, 1);
+            }
+        }
+        row += taken;
+    }
+}
+
+#[inline(always)]
+fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
+    s: S,
+    c: Matrix<f32>,
+    terms: Range<usize>,
+    x: Matrix<T>,
+    column: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    if terms.is_empty() {
+        return;
+    }
+    let last = terms.end - 1;
+    assert!(c.values.len() > (Q - 1) * c.stride + last);
+    assert!(x.values.len() >= last * x.stride + column + W * LANES);
+    let mut sums = [[s.splat(0.0); W]; Q];
+    for a in 0..Q {
+        let row = &out[a * out_stride + column..][..W * LANES];
+        for (w, vector) in row.as_chunks::<LANES>().0.iter().enumerate() {
+            sums[a][w] = s.load(vector);
+        }
+    }
+    for j in terms {
+        let mut row = [s.splat(0.0); W];
+        for (w, vector) in row.iter_mut().enumerate() {
+            // SAFETY: `j <= last`, so the vector ends within x (asserted).
+            *vector = T::load(s, unsafe {
+                &*x.values.as_ptr().add(j * x.stride + column + w * LANES).cast::<[T; LANES]>()
+            });
+        }
+        for (a, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: `j <= last` and `a < Q`, so the index is within c (asserted).
+            let factor = s.splat(unsafe { *c.values.get_unchecked(a * c.stride + j) });
+            for (sum, vector) in sums.iter_mut().zip(row) {
+                *sum = if NEGATE {
+                    s.neg_mul_add(factor, vector, *sum)
+                } else {
+                    s.mul_add(factor, vector, *sum)
+                };
+            }
+        }
+    }
+    for a in 0..Q {
+        let row = &mut out[a * out_stride + column..][..W * LANES];
+        for (w, vector) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            s.store(sums[a][w], vector);
+        }
+    }
+}
