@@ -1,3 +1,10 @@
 //! Tokenizers, chat templates and parsers built from GGUF metadata.
 
 pub mod chat;
+mod detokenizer;
+mod error;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use error::Error;
+pub use tokenizer::{EncodeOptions, TokenType, Tokenizer, TokenizerOptions};

@@ -1,0 +1,109 @@
+//! SentencePiece's way with spaces: they are written as U+2581, so that they can be part of a piece.
+
+use std::borrow::Cow;
+
+/// U+2581, "lower one eighth block".
+pub(crate) const ESCAPED: &str = "▁";
+
+/// What happens to the spaces of a text before it is split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpaceRules {
+    /// Whether a space is put before the text (`tokenizer.ggml.add_space_prefix`).
+    pub(crate) prefix: bool,
+    /// Whether runs of spaces become one, and those at either end none
+    /// (`tokenizer.ggml.remove_extra_whitespaces`).
+    pub(crate) remove_extra: bool,
+}
+
+impl SpaceRules {
+    /// The text with its spaces escaped. `begins`: nothing stands before it but special tokens.
+    pub(crate) fn normalize(self, text: &str, begins: bool) -> String {
+        let text = if self.remove_extra { Cow::Owned(remove_extra(text)) } else { Cow::Borrowed(text) };
+        let mut normalized = String::with_capacity(text.len() + text.len() / 2 + ESCAPED.len());
+        if self.prefix && begins && !text.is_empty() {
+            normalized.push_str(ESCAPED);
+        }
+        escape(&text, &mut normalized);
+        normalized
+    }
+}
+
+fn remove_extra(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !kept.is_empty() {
+            kept.push(' ');
+        }
+        kept.push_str(word);
+    }
+    kept
+}
+
+/// Appends the text with its spaces escaped.
+pub(crate) fn escape(text: &str, out: &mut String) {
+    for (nth, part) in text.split(' ').enumerate() {
+        if nth > 0 {
+            out.push_str(ESCAPED);
+        }
+        out.push_str(part);
+    }
+}
+
+/// Appends the token with its spaces as spaces.
+pub(crate) fn unescape(token: &[u8], out: &mut Vec<u8>) {
+    let mut rest = token;
+    while let Some((&byte, tail)) = rest.split_first() {
+        match rest.strip_prefix(ESCAPED.as_bytes()) {
+            Some(tail) => {
+                out.push(b' ');
+                rest = tail;
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+/// Whether the token holds the end of one word and the beginning of the next.
+pub(crate) fn reaches_over(token: &str) -> bool {
+    words(token).nth(1).is_some()
+}
+
+/// The words of an escaped text, each with the spaces before it.
+pub(crate) fn words(escaped: &str) -> impl Iterator<Item = &str> {
+    let mut rest = escaped;
+    std::iter::from_fn(move || {
+        let spaces = rest.len() - rest.trim_start_matches('▁').len();
+        let end = rest[spaces..].find('▁').map_or(rest.len(), |at| spaces + at);
+        let (word, tail) = rest.split_at(end);
+        rest = tail;
+        (!word.is_empty()).then_some(word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_follow_the_rules() {
+        let rules = |prefix, remove_extra| SpaceRules { prefix, remove_extra };
+        assert_eq!(rules(true, false).normalize(" a  b ", true), "▁▁a▁▁b▁");
+        assert_eq!(rules(true, true).normalize(" a  b ", true), "▁a▁b");
+        assert_eq!(rules(true, false).normalize("a", false), "a");
+        assert_eq!(rules(false, false).normalize("a b", true), "a▁b");
+        assert_eq!(rules(true, true).normalize("  ", true), "");
+    }
+
+    #[test]
+    fn words_keep_everything() {
+        assert_eq!(words("a▁▁b▁c▁").collect::<Vec<_>>(), ["a", "▁▁b", "▁c", "▁"]);
+        assert_eq!(words("").count(), 0);
+        assert!(reaches_over("a▁") && !reaches_over("▁▁a") && !reaches_over("▁"));
+        let mut out = Vec::new();
+        unescape("▁▁é▁".as_bytes(), &mut out);
+        assert_eq!(out, "  é ".as_bytes());
+    }
+}
