@@ -1,18 +1,19 @@
-//! Prints the header of GGUF files as JSON, one line a file: versions, keys, and tensors with hashes of data.
+//! Prints what is in GGUF files as JSON, one line a file: every key with its type, every tensor with its place,
+//! and SHA-256 sums of values and data, which `tools/checks/container.py` compares with those of another reader.
 //!
 //! `cargo run -p gruff-gguf --example dump -- FILE...`
 
-use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use gruff_gguf::{Array, Endian, Gguf, Value};
+use gruff_gguf::{Array, Endian, Error, Gguf, Value};
+use serde_json::json;
+use sha2::{Digest, Sha256};
 
 fn main() -> ExitCode {
     let mut failed = false;
     for path in std::env::args_os().skip(1) {
         match Gguf::open(&path).and_then(|model| dump(&model)) {
-            Ok(json) => failed |= writeln!(io::stdout(), "{json}").is_err(),
+            Ok(dump) => println!("{dump}"),
             Err(error) => {
                 eprintln!("{error}");
                 failed = true;
@@ -22,101 +23,64 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn dump(model: &Gguf) -> Result<String, gruff_gguf::Error> {
-    let endian = if model.endian() == Endian::Big { "big" } else { "little" };
-    let mut json = format!("{{\"version\":{},\"endian\":\"{endian}\",\"metadata\":[", model.version());
-    for (number, (key, value)) in model.metadata().iter().enumerate() {
-        let comma = if number == 0 { "" } else { "," };
-        let hash = hash_value(value);
-        let kind = match value {
-            Value::Array(array) => format!("{}[{}]", array.element_type(), array.len()),
-            single => single.value_type().to_string(),
-        };
-        let _ = write!(json, "{comma}[{},\"{kind}\",\"{hash:016x}\"]", quote(key));
-    }
-    json.push_str("],\"tensors\":[");
-    for (number, tensor) in model.tensors().enumerate() {
-        let comma = if number == 0 { "" } else { "," };
+fn dump(model: &Gguf) -> Result<serde_json::Value, Error> {
+    let metadata: Vec<_> = model
+        .metadata()
+        .iter()
+        .map(|(key, value)| json!([key, value_type(value), sum(|hash| add_value(hash, value))]))
+        .collect();
+    let mut tensors = Vec::new();
+    for tensor in model.tensors() {
         let data = model.data(tensor)?;
-        let mut hash = Hash::new();
-        hash.add(&data);
-        let _ = write!(
-            json,
-            "{comma}[{},{:?},{},{},{},\"{:016x}\"]",
-            quote(tensor.name()),
-            tensor.shape(),
-            tensor.type_id(),
-            tensor.offset(),
-            data.len(),
-            hash.0
-        );
+        let sum = sum(|hash| hash.update(&*data));
+        let (name, shape, id) = (tensor.name(), tensor.shape(), tensor.type_id());
+        tensors.push(json!([name, shape, id, tensor.offset(), data.len(), sum]));
     }
-    json.push_str("]}");
-    Ok(json)
+    let endian = if model.endian() == Endian::Big { "big" } else { "little" };
+    Ok(json!({"version": model.version(), "endian": endian, "metadata": metadata, "tensors": tensors}))
 }
 
-/// FNV-1a over 8-byte little-endian words, the last one filled up with zeros: short to write in any language.
-struct Hash(u64);
-
-impl Hash {
-    fn new() -> Self {
-        Hash(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
-/// Hashes a value's little-endian bytes; a string is preceded by its length.
-fn hash_value(value: &Value) -> u64 {
-    let mut hash = Hash::new();
+fn value_type(value: &Value) -> String {
     match value {
-        Value::String(text) => add_string(&mut hash, text),
-        Value::Bool(v) => hash.add(&[u8::from(*v)]),
-        Value::F32(v) => hash.add(&v.to_le_bytes()),
-        Value::F64(v) => hash.add(&v.to_le_bytes()),
-        Value::Array(array) => add_array(&mut hash, array),
-        integer => hash.add(&(integer.as_int().unwrap_or_default() as i64).to_le_bytes()),
+        Value::Array(array) => format!("{}[{}]", array.element_type(), array.len()),
+        single => single.value_type().to_string(),
     }
-    hash.0
 }
 
-fn add_string(hash: &mut Hash, text: &[u8]) {
-    hash.add(&(text.len() as u64).to_le_bytes());
-    hash.add(text);
+fn sum(add: impl FnOnce(&mut Sha256)) -> String {
+    let mut hash = Sha256::new();
+    add(&mut hash);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn add_array(hash: &mut Hash, array: &Array) {
+/// Little-endian bytes, integers as 64 bits, strings after their lengths.
+fn add_value(hash: &mut Sha256, value: &Value) {
+    match value {
+        Value::String(text) => add_string(hash, text),
+        Value::Bool(v) => hash.update([u8::from(*v)]),
+        Value::F32(v) => hash.update(v.to_le_bytes()),
+        Value::F64(v) => hash.update(v.to_le_bytes()),
+        Value::Array(array) => add_array(hash, array),
+        integer => add_integer(hash, integer.as_int().unwrap_or_default()),
+    }
+}
+
+fn add_array(hash: &mut Sha256, array: &Array) {
     match array {
-        Array::String(strings) => strings.iter().for_each(|text| add_string(hash, text)),
-        Array::Bool(v) => v.iter().for_each(|&v| hash.add(&[u8::from(v)])),
-        Array::F32(v) => v.iter().for_each(|v| hash.add(&v.to_le_bytes())),
-        Array::F64(v) => v.iter().for_each(|v| hash.add(&v.to_le_bytes())),
-        Array::Array(arrays) => arrays.iter().for_each(|array| add_array(hash, array)),
-        integers => {
-            for v in integers.ints().into_iter().flatten() {
-                hash.add(&(v as i64).to_le_bytes());
-            }
-        }
+        Array::String(v) => v.iter().for_each(|text| add_string(hash, text)),
+        Array::Bool(v) => v.iter().for_each(|&v| hash.update([u8::from(v)])),
+        Array::F32(v) => v.iter().for_each(|v| hash.update(v.to_le_bytes())),
+        Array::F64(v) => v.iter().for_each(|v| hash.update(v.to_le_bytes())),
+        Array::Array(v) => v.iter().for_each(|array| add_array(hash, array)),
+        integers => integers.ints().into_iter().flatten().for_each(|v| add_integer(hash, v)),
     }
 }
 
-fn quote(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c < ' ' => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
+fn add_string(hash: &mut Sha256, text: &[u8]) {
+    hash.update((text.len() as u64).to_le_bytes());
+    hash.update(text);
+}
+
+fn add_integer(hash: &mut Sha256, integer: i128) {
+    hash.update((integer as u64).to_le_bytes());
 }

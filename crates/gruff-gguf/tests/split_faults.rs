@@ -67,11 +67,14 @@ fn sound_parts_open() {
     }
 }
 
+/// What is wrong, the parts that are replaced, and parts of the message.
+type Misfit = (&'static str, Vec<(u16, Vec<u8>)>, &'static [&'static str]);
+
 #[test]
 fn every_misfit_is_named() {
     let other_key = part_with(Raw::new(), 1, 3, 3, 1).string_key("general.name", "other");
     let first_key = part_with(Raw::new(), 0, 3, 3, 1).string_key("general.name", "this");
-    let cases: Vec<(&str, Vec<(u16, Vec<u8>)>, &[&str])> = vec![
+    let cases: Vec<Misfit> = vec![
         ("missing", vec![(1, vec![])], &["m-00002-of-00003.gguf", "part 2 of 3 of the model is missing"]),
         (
             "the first twice",
