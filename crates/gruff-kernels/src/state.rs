@@ -1,6 +1,6 @@
 //! Recurrent state of gated-delta-net layers, in slots.
 
-use crate::{DType, Device, Result, Tensor};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// Tokens in a chunk of the delta rule: the grid on which the state matrix is folded (arXiv:2412.06464).
 pub const CHUNK: usize = 64;
@@ -20,7 +20,8 @@ pub struct StateShape {
     pub conv_kernel: usize,
     /// Channels of the convolution: q, k and v of all heads.
     pub conv_channels: usize,
-    /// How many of the last tokens may be dropped again (speculation, stop strings, cancelled steps).
+    /// How many of the last tokens may be dropped again (speculation, stop strings, cancelled steps); at most
+    /// [`CHUNK`].
     pub rollback: usize,
 }
 
@@ -54,8 +55,9 @@ impl StateLayer {
     /// Takes memory for `slots` slots on `device`.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfMemory`].
+    /// [`crate::Error::OutOfMemory`]; [`crate::Error::Shape`] for sizes that do not fit together.
     pub fn new(device: &Device, slots: usize, shape: StateShape) -> Result<Self> {
+        shape.check()?;
         let StateShape { key_heads, value_heads, key_dim, value_dim, conv_channels, .. } = shape;
         let rows = shape.rows();
         let matrices = slots * shape.matrices();
@@ -108,9 +110,25 @@ impl StateLayer {
 }
 
 impl StateShape {
-    /// Rows a slot keeps: a chunk and what may be rolled back.
+    fn check(&self) -> Result<()> {
+        let fail = |what: String| Err(Error::Shape { op: "state", what });
+        let Self { key_heads, value_heads, key_dim, value_dim, conv_kernel, conv_channels, rollback } = *self;
+        if [key_heads, value_heads, key_dim, value_dim, conv_kernel, conv_channels].contains(&0) {
+            return fail(format!("{self:?} has a size of 0"));
+        }
+        if !value_heads.is_multiple_of(key_heads) {
+            return fail(format!("{value_heads} value heads cannot share {key_heads} key heads"));
+        }
+        if rollback > CHUNK {
+            return fail(format!("{rollback} tokens cannot be rolled back, at most {CHUNK}"));
+        }
+        Ok(())
+    }
+
+    /// Rows a slot keeps: a chunk and what may be rolled back, in whole vectors of eight rows, so that a chunk
+    /// that wraps around the ring is cut between two of them.
     pub fn rows(&self) -> usize {
-        CHUNK + self.rollback
+        CHUNK + self.rollback.next_multiple_of(8)
     }
 
     /// State matrices a slot keeps.

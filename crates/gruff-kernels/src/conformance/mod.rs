@@ -11,6 +11,7 @@
 mod attention;
 mod compare;
 mod data;
+mod delta_net;
 mod elementwise;
 mod norm;
 mod rope;
@@ -24,7 +25,7 @@ pub use run::{Failure, Options, Outcome, Report, run};
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {
-    let families = [norm::cases, rope::cases, elementwise::cases, attention::cases];
+    let families = [norm::cases, rope::cases, elementwise::cases, attention::cases, delta_net::cases];
     families.into_iter().flat_map(|family| family()).collect()
 }
 

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
+use crate::cpu::simd::Matrix;
 use crate::{DType, MAX_RANK, Tensor};
 
 /// A number type that tensors hold.
@@ -65,6 +66,21 @@ impl<'a, T: Element> Rows<'a, T> {
         }
         self.base.wrapping_add(at)
     }
+
+    /// # Safety
+    /// As for [`Matrix::strided`].
+    unsafe fn matrix(&self, first: usize, step: usize, count: usize) -> Matrix<'a, T> {
+        if count == 0 {
+            return Matrix::new(&[], 0);
+        }
+        let distance = |from: usize, to: usize| self.row(to) as usize - self.row(from) as usize;
+        let last = first + (count - 1) * step;
+        let bytes = if count > 1 { distance(first, first + step) } else { 0 };
+        assert_eq!(distance(first, last), (count - 1) * bytes, "rows at equal distances");
+        // SAFETY: first and last row are in bounds (checked by `row`), so are those between; the rest is
+        // promised by the caller.
+        unsafe { Matrix::strided(self.row(first), count, self.width, bytes / size_of::<T>()) }
+    }
 }
 
 /// An operand that an operation reads and does not write.
@@ -102,6 +118,12 @@ impl<'a, T: Element> Input<'a, T> {
         // SAFETY: in bounds and aligned (checked), initialised (device memory always is), not written
         // (promised to `of`).
         unsafe { std::slice::from_raw_parts(self.0.row(row), self.0.width) }
+    }
+
+    /// `count` rows, every `step`-th from `first` on, which lie at equal distances.
+    pub(crate) fn matrix(&self, first: usize, step: usize, count: usize) -> Matrix<'a, T> {
+        // SAFETY: as for `row`; the distances are checked.
+        unsafe { self.0.matrix(first, step, count) }
     }
 }
 
@@ -141,6 +163,16 @@ impl<'a, T: Element> Output<'a, T> {
     pub(crate) unsafe fn row(&self, row: usize) -> &'a mut [T] {
         // SAFETY: in bounds and aligned (checked), exclusive (promised by the caller).
         unsafe { std::slice::from_raw_parts_mut(self.0.row(row), self.0.width) }
+    }
+
+    /// `count` rows, every `step`-th from `first` on, which lie at equal distances, to be read.
+    ///
+    /// # Safety
+    /// The caller runs an operation on the tensor's device, and nothing writes these rows while the matrix
+    /// lives; rows between them may be in use.
+    pub(crate) unsafe fn matrix(&self, first: usize, step: usize, count: usize) -> Matrix<'a, T> {
+        // SAFETY: promised by the caller.
+        unsafe { self.0.matrix(first, step, count) }
     }
 
     /// One row that this thread may reach through other cells too (an input that is the output).

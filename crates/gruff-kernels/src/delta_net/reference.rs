@@ -82,8 +82,12 @@ impl DeltaNetOps for ReferenceDevice {
         };
         let mut result = vec![0.0; out.len()];
         for (sequence, start) in step.sequences().iter().zip(step.starts()) {
-            for head in 0..layer.shape().value_heads {
-                let mut replay = Replay::resume(layer, sequence.slot, sequence.past, head)?;
+            // All heads resume before one advances: the keys it keeps are those of other heads too, and in a
+            // long step they take the place of older ones.
+            let replays = (0..layer.shape().value_heads)
+                .map(|head| Replay::resume(layer, sequence.slot, sequence.past, head))
+                .collect::<Result<Vec<_>>>()?;
+            for mut replay in replays {
                 for i in 0..sequence.len {
                     replay.advance(&operands, layer, start + i, &mut result)?;
                 }

@@ -6,7 +6,7 @@ use super::super::AttentionSpec;
 use super::SPAN;
 use super::partial::Partial;
 use crate::cpu::scratch::cut;
-use crate::cpu::simd::{LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh};
+use crate::cpu::simd::{Factors, LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh};
 use crate::cpu::view::{Input, Output};
 use crate::{KvLayer, PAGE_LEN, Tensor};
 
@@ -226,16 +226,17 @@ fn add_values<S: Simd, T: Lane>(
         // Later rows see later keys, so the first and the last row bound all.
         let common = if one.start == last.start { one.end } else { one.start };
         let scores = Matrix::new(&scores[first * PAGE_LEN..], PAGE_LEN);
+        let factors = |row| Factors::rows(scores.rows_from(row));
         let sums = &mut sums[first * width..];
-        add_products::<S, T, false>(s, scores, count, one.start..common, values, width, sums, width);
+        add_products::<S, T, false>(s, factors(0), count, one.start..common, values, width, sums, width);
         if common == last.end {
             continue;
         }
         for row in 0..count {
             let keys = seen(first + row);
             let rest = keys.start.max(common)..keys.end;
-            let scores = Matrix::new(&scores.values[row * PAGE_LEN..], PAGE_LEN);
-            add_products::<S, T, false>(s, scores, 1, rest, values, width, &mut sums[row * width..], width);
+            let sums = &mut sums[row * width..];
+            add_products::<S, T, false>(s, factors(row), 1, rest, values, width, sums, width);
         }
     }
 }

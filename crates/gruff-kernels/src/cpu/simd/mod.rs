@@ -19,9 +19,9 @@ use crate::Isa;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
-pub(crate) use math::{exp, sigmoid, silu, tanh};
+pub(crate) use math::{exp, sigmoid, silu, softplus, tanh};
 pub(crate) use scalar::Scalar;
-pub(crate) use tile::{Lane, Matrix, add_products, dot_products};
+pub(crate) use tile::{Factors, Lane, Matrix, add_products, dot, dot_products};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;

@@ -2,6 +2,7 @@
 //!
 //! Both kernels define a result by its own operands: a value is the same whichever tile it was computed in.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use half::f16;
@@ -38,22 +39,45 @@ impl Lane for f16 {
     }
 }
 
-/// Rows of equal distance in a slice.
+/// Rows of equal distance in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
-    pub(crate) values: &'a [T],
-    pub(crate) stride: usize,
+    first: *const T,
+    /// Values from `first` to the end of the last row.
+    len: usize,
+    stride: usize,
+    memory: PhantomData<&'a [T]>,
 }
 
 impl<'a, T> Matrix<'a, T> {
     pub(crate) fn new(values: &'a [T], stride: usize) -> Self {
-        Self { values, stride }
+        Self { first: values.as_ptr(), len: values.len(), stride, memory: PhantomData }
+    }
+
+    /// Rows with gaps between them that may be in use elsewhere.
+    ///
+    /// # Safety
+    /// While the matrix lives, the `width` values of each of `rows` rows, `stride` apart from `first` on, are
+    /// readable and not written; only these are asked for.
+    pub(crate) unsafe fn strided(first: *const T, rows: usize, width: usize, stride: usize) -> Self {
+        let len = rows.checked_sub(1).map_or(0, |last| last * stride + width);
+        Self { first, len, stride, memory: PhantomData }
+    }
+
+    /// The rows from `row` on.
+    #[inline(always)]
+    pub(crate) fn rows_from(&self, row: usize) -> Self {
+        let skipped = (row * self.stride).min(self.len);
+        Self { first: self.first.wrapping_add(skipped), len: self.len - skipped, ..*self }
     }
 
     /// `width` values of a row.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize, width: usize) -> &'a [T] {
-        &self.values[row * self.stride..][..width]
+        let at = row * self.stride;
+        assert!(at + width <= self.len);
+        // SAFETY: within the rows (checked), which are readable and not written (promised to `strided`).
+        unsafe { std::slice::from_raw_parts(self.first.add(at), width) }
     }
 
     #[inline(always)]
@@ -147,13 +171,63 @@ pub(crate) fn dot_products<S: Simd, T: Lane>(
     }
 }
 
+/// Factors `c[a][j]` of row a and term j.
+#[derive(Clone, Copy)]
+pub(crate) struct Factors<'a> {
+    matrix: Matrix<'a, f32>,
+    transposed: bool,
+}
+
+impl<'a> Factors<'a> {
+    /// Terms along a row of the matrix.
+    pub(crate) fn rows(matrix: Matrix<'a, f32>) -> Self {
+        Self { matrix, transposed: false }
+    }
+
+    /// Terms down a column of the matrix.
+    pub(crate) fn columns(matrix: Matrix<'a, f32>) -> Self {
+        Self { matrix, transposed: true }
+    }
+
+    #[inline(always)]
+    fn row_step(&self) -> usize {
+        if self.transposed { 1 } else { self.matrix.stride }
+    }
+
+    #[inline(always)]
+    fn term_step(&self) -> usize {
+        if self.transposed { self.matrix.stride } else { 1 }
+    }
+
+    #[inline(always)]
+    fn from(&self, row: usize) -> Self {
+        let skipped = row * self.row_step();
+        let matrix = Matrix {
+            first: self.matrix.first.wrapping_add(skipped),
+            len: self.matrix.len - skipped,
+            ..self.matrix
+        };
+        Self { matrix, ..*self }
+    }
+}
+
+/// The dot product of two rows, the bits of [`dot_products`].
+#[inline(always)]
+pub(crate) fn dot<S: Simd>(s: S, x: &[f32], y: &[f32]) -> f32 {
+    let mut sum = s.splat(0.0);
+    for (x, y) in x.as_chunks::<LANES>().0.iter().zip(y.as_chunks::<LANES>().0) {
+        sum = s.mul_add(s.load(x), s.load(y), sum);
+    }
+    s.sum(sum)
+}
+
 /// `out[a][..width] += sum_j c[a][j] x[j][..width]` over the j of `terms`, one fused multiplication and
 /// addition a term, in order (`-=` with NEGATE). `width` is a multiple of [`LANES`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
     s: S,
-    c: Matrix<f32>,
+    c: Factors,
     rows: usize,
     terms: Range<usize>,
     x: Matrix<T>,
@@ -163,7 +237,7 @@ pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
 ) {
     let mut row = 0;
     while row < rows {
-        let c = Matrix::new(&c.values[row * c.stride..], c.stride);
+        let c = c.from(row);
         let out = &mut out[row * out_stride..];
         let mut column = 0;
         let mut left = width;
@@ -204,7 +278,7 @@ pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
 #[inline(always)]
 fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
     s: S,
-    c: Matrix<f32>,
+    c: Factors,
     terms: Range<usize>,
     x: Matrix<T>,
     column: usize,
@@ -215,8 +289,8 @@ fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
         return;
     }
     let last = terms.end - 1;
-    assert!(c.values.len() > (Q - 1) * c.stride + last);
-    assert!(x.values.len() >= last * x.stride + column + W * LANES);
+    assert!(c.matrix.len > (Q - 1) * c.row_step() + last * c.term_step());
+    assert!(x.len >= last * x.stride + column + W * LANES);
     let mut sums = [[s.splat(0.0); W]; Q];
     for a in 0..Q {
         let row = &out[a * out_stride + column..][..W * LANES];
@@ -228,13 +302,12 @@ fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
         let mut row = [s.splat(0.0); W];
         for (w, vector) in row.iter_mut().enumerate() {
             // SAFETY: `j <= last`, so the vector ends within x (asserted).
-            *vector = T::load(s, unsafe {
-                &*x.values.as_ptr().add(j * x.stride + column + w * LANES).cast::<[T; LANES]>()
-            });
+            *vector =
+                T::load(s, unsafe { &*x.first.add(j * x.stride + column + w * LANES).cast::<[T; LANES]>() });
         }
         for (a, sums) in sums.iter_mut().enumerate() {
             // SAFETY: `j <= last` and `a < Q`, so the index is within c (asserted).
-            let factor = s.splat(unsafe { *c.values.get_unchecked(a * c.stride + j) });
+            let factor = s.splat(unsafe { *c.matrix.first.add(a * c.row_step() + j * c.term_step()) });
             for (sum, vector) in sums.iter_mut().zip(row) {
                 *sum = if NEGATE {
                     s.neg_mul_add(factor, vector, *sum)
