@@ -10,9 +10,11 @@ use std::collections::BinaryHeap;
 use gruff_gguf::Strings;
 use hashbrown::HashMap;
 
-use super::byte_level;
+use super::pre::Pre;
 use super::split::Splitter;
 use super::vocab::Vocab;
+use super::words::{REMEMBERED_BYTES, REMEMBERED_WORDS};
+use super::{Model, PRE, byte_level, space};
 use crate::Error;
 
 pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
@@ -25,11 +27,6 @@ const NO_RANK: u32 = u32::MAX;
 /// Pieces up to this many symbols are merged by scanning for the best pair, which beats a heap while the
 /// symbols fit in a few cache lines. Words are rarely longer; runs of letters or of CJK text are.
 const SCAN_LIMIT: usize = 48;
-
-/// Pieces longer than this are not remembered: they hardly ever come again.
-const CACHED_BYTES: usize = 48;
-/// Pieces remembered within one text.
-const CACHED_PIECES: usize = 1 << 16;
 
 /// What the symbols are before any merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +42,8 @@ pub(crate) enum Alphabet {
 pub(crate) struct Bpe {
     splitter: Splitter,
     alphabet: Alphabet,
+    /// Whether spaces are written as U+2581.
+    escape_spaces: bool,
     /// Whether a piece that is a token as it stands needs no merges.
     ignore_merges: bool,
     /// Whether a piece of nothing but line feeds is looked up first, merges or not (Gemma 4).
@@ -81,19 +80,13 @@ struct Linked {
 const END: u32 = u32::MAX;
 
 impl Bpe {
-    pub(crate) fn new(
-        vocab: &Vocab,
-        merges: Option<&Strings>,
-        splitter: Splitter,
-        alphabet: Alphabet,
-        ignore_merges: bool,
-        whole_line_feeds: bool,
-    ) -> Result<Self, Error> {
-        let count = merges.map_or(0, Strings::len);
+    pub(crate) fn new(vocab: &Vocab, merges: &Strings, pre: &Pre) -> Result<Self, Error> {
+        let splitter = Splitter::new(pre.stages).map_err(|error| Error::vocabulary(PRE, error))?;
+        let count = merges.len();
         if count >= NO_RANK as usize {
             return Err(Error::vocabulary(MERGES, format!("{count} merges are no vocabulary")));
         }
-        let bytes = match alphabet {
+        let bytes = match pre.alphabet {
             Alphabet::Bytes => std::array::from_fn(|byte| {
                 vocab.id(byte_level::char_of(byte as u8).encode_utf8(&mut [0; 4]).as_bytes())
             }),
@@ -102,7 +95,7 @@ impl Bpe {
         let mut ranks = HashMap::with_capacity(count);
         let mut products = Vec::with_capacity(count);
         let mut merged = Vec::new();
-        for (rank, merge) in merges.into_iter().flat_map(Strings::iter).enumerate() {
+        for (rank, merge) in merges.iter().enumerate() {
             let fault = |what: &str| {
                 let merge = String::from_utf8_lossy(merge);
                 Error::vocabulary(MERGES, format!("merge {rank}, {merge:?}, {what}"))
@@ -121,11 +114,20 @@ impl Bpe {
             ranks.entry(pair(left, right)).or_insert(rank as u32);
             products.push(product);
         }
-        Ok(Bpe { splitter, alphabet, ignore_merges, whole_line_feeds, bytes, ranks, products })
+        Ok(Bpe {
+            splitter,
+            alphabet: pre.alphabet,
+            escape_spaces: pre.escape_spaces,
+            ignore_merges: pre.ignore_merges,
+            whole_line_feeds: pre.whole_line_feeds,
+            bytes,
+            ranks,
+            products,
+        })
     }
 
-    /// Appends the tokens of `text`, which is shorter than 4 GiB.
-    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    /// Appends the tokens of `text`, in which spaces are escaped if they are to be.
+    fn encode_escaped(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
         // Where in `out` the tokens of a piece already are.
         let mut seen: HashMap<&[u8], (usize, usize)> = HashMap::new();
         let mut scratch = String::new();
@@ -150,7 +152,7 @@ impl Bpe {
                     self.push_tokens(piece, &symbols, out);
                 }
             }
-            if piece.len() <= CACHED_BYTES && seen.len() < CACHED_PIECES {
+            if piece.len() <= REMEMBERED_BYTES && seen.len() < REMEMBERED_WORDS {
                 seen.insert(piece.as_bytes(), (from, out.len()));
             }
         }
@@ -270,6 +272,26 @@ impl Bpe {
                 let bytes = piece.as_bytes()[start..end].iter();
                 out.extend(bytes.filter_map(|&byte| self.bytes[usize::from(byte)]));
             }
+        }
+    }
+}
+
+impl Model for Bpe {
+    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+        if self.escape_spaces {
+            let mut escaped = String::with_capacity(text.len() + text.len() / 2);
+            space::escape(text, &mut escaped);
+            self.encode_escaped(vocab, &escaped, out);
+        } else {
+            self.encode_escaped(vocab, text, out);
+        }
+    }
+
+    fn decode(&self, token: &[u8], out: &mut Vec<u8>) {
+        match (self.alphabet, self.escape_spaces) {
+            (Alphabet::Bytes, _) => byte_level::decode(token, out),
+            (Alphabet::Characters, true) => space::unescape(token, out),
+            (Alphabet::Characters, false) => out.extend_from_slice(token),
         }
     }
 }

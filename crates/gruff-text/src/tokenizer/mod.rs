@@ -4,13 +4,22 @@ mod added;
 mod bpe;
 mod byte_level;
 mod chars;
+mod charsmap;
+mod dna;
+mod kind;
+mod plamo2;
 mod pre;
+mod rwkv;
 mod space;
 mod special;
 mod split;
 mod spm;
+mod trie;
+mod unigram;
 mod vocab;
+mod whitespace;
 mod wordpiece;
+mod words;
 
 use std::sync::Arc;
 
@@ -18,15 +27,10 @@ use gruff_gguf::Metadata;
 
 use crate::{Detokenizer, Error};
 use added::{AddedTokens, Fragment};
-use bpe::{Alphabet, Bpe};
-use pre::Pre;
-use space::SpaceRules;
-use special::{Defaults, SpecialTokens};
-use split::Splitter;
-use spm::Spm;
+use kind::Kind;
+use special::SpecialTokens;
 pub use vocab::TokenType;
 use vocab::Vocab;
-use wordpiece::WordPiece;
 
 /// The longest text that is tokenized at once, in bytes; escaping may make it three times as long, which must
 /// stay below 2^32.
@@ -102,9 +106,8 @@ struct Inner {
 
 /// A kind of tokenizer: what `tokenizer.ggml.model` names.
 trait Model: std::fmt::Debug + Send + Sync {
-    /// Appends the tokens of `text`, which is not empty and holds no added tokens. `begins`: nothing stands
-    /// before it, or only special tokens.
-    fn encode(&self, vocab: &Vocab, text: &str, begins: bool, out: &mut Vec<u32>);
+    /// Appends the tokens of `text`, which is not empty, and stands between added tokens or the ends.
+    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>);
 
     /// Appends the bytes that a token of ordinary text stands for.
     fn decode(&self, token: &[u8], out: &mut Vec<u8>);
@@ -115,34 +118,6 @@ trait Model: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// Byte-pair encoding, with spaces escaped or not.
-#[derive(Debug)]
-struct BpeModel {
-    bpe: Bpe,
-    alphabet: Alphabet,
-    escape_spaces: bool,
-}
-
-impl Model for BpeModel {
-    fn encode(&self, vocab: &Vocab, text: &str, _begins: bool, out: &mut Vec<u32>) {
-        if self.escape_spaces {
-            let mut escaped = String::with_capacity(text.len() + text.len() / 2);
-            space::escape(text, &mut escaped);
-            self.bpe.encode(vocab, &escaped, out);
-        } else {
-            self.bpe.encode(vocab, text, out);
-        }
-    }
-
-    fn decode(&self, token: &[u8], out: &mut Vec<u8>) {
-        match (self.alphabet, self.escape_spaces) {
-            (Alphabet::Bytes, _) => byte_level::decode(token, out),
-            (Alphabet::Characters, true) => space::unescape(token, out),
-            (Alphabet::Characters, false) => out.extend_from_slice(token),
-        }
-    }
-}
-
 /// Pushes the token for what the vocabulary cannot express, once for a run of such text.
 fn push_unknown(unknown: Option<u32>, out: &mut Vec<u32>) {
     if unknown.is_some() && out.last() != unknown.as_ref() {
@@ -150,19 +125,8 @@ fn push_unknown(unknown: Option<u32>, out: &mut Vec<u32>) {
     }
 }
 
-/// What is decided by the kind of tokenizer.
-struct Kind {
-    model: Box<dyn Model>,
-    add_bos: bool,
-    add_eos: bool,
-    escaped_spaces: bool,
-}
-
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-
-/// The kinds that [`Tokenizer::from_gguf`] builds.
-const KNOWN_MODELS: &str = "gpt2, gemma4, llama, bert";
 
 impl Tokenizer {
     /// Builds the tokenizer that the metadata describe.
@@ -177,19 +141,17 @@ impl Tokenizer {
             return Err(Error::NoVocabulary { model: name.to_owned() });
         }
         let mut warnings = Vec::new();
-        let defaults = defaults(name)?;
+        let kind = Kind::named(name)?;
         let mut vocab = Vocab::from_metadata(metadata)?;
-        let special = SpecialTokens::new(metadata, &mut vocab, defaults, &mut warnings)?;
-        let kind = match name {
-            "llama" => spm_kind(metadata, &vocab, &special)?,
-            "bert" => wordpiece_kind(metadata, &special)?,
-            _ => bpe_kind(metadata, name, options, &vocab, &mut warnings)?,
-        };
-        let added = AddedTokens::new(&vocab, metadata, kind.escaped_spaces)?;
-        let add_bos = metadata.bool_or("tokenizer.ggml.add_bos_token", kind.add_bos)?;
-        let add_eos = metadata.bool_or("tokenizer.ggml.add_eos_token", kind.add_eos)?;
-        let last = if name == "bert" { special.sep } else { special.eos };
-        let model = kind.model;
+        let special = SpecialTokens::new(metadata, &mut vocab, kind.defaults(), &mut warnings)?;
+        let built = kind.build(metadata, options, &vocab, &special, &mut warnings)?;
+        let added = AddedTokens::new(&vocab, metadata, built.escaped_spaces)?;
+        // Early Gemma 4 files say false, and the model needs it.
+        let add_bos =
+            metadata.bool_or("tokenizer.ggml.add_bos_token", built.add_bos)? || kind == Kind::Gemma4;
+        let add_eos = metadata.bool_or("tokenizer.ggml.add_eos_token", built.add_eos)?;
+        let last = if kind == Kind::Bert { special.sep } else { special.eos };
+        let model = built.model;
         let inner = Inner { vocab, model, added, special, add_bos, add_eos, last, warnings };
         Ok(Tokenizer { inner: Arc::new(inner) })
     }
@@ -207,13 +169,11 @@ impl Tokenizer {
         if options.add_special && inner.add_bos {
             ids.extend(inner.special.bos);
         }
-        let mut begins = true;
         for fragment in inner.added.split(text, options.parse_special) {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => inner.model.encode(&inner.vocab, text, begins, &mut ids),
+                Fragment::Text(text) => inner.model.encode(&inner.vocab, text, &mut ids),
             }
-            begins = matches!(fragment, Fragment::Token(_));
         }
         if options.add_special && inner.add_eos {
             ids.extend(inner.last);
@@ -340,76 +300,4 @@ impl Tokenizer {
     pub fn warnings(&self) -> &[String] {
         &self.inner.warnings
     }
-}
-
-/// The roles of fixed ids for a kind of tokenizer, or the error for an unknown kind.
-fn defaults(model: &str) -> Result<Defaults, Error> {
-    match model {
-        "gpt2" | "gemma4" => Ok(Defaults::default()),
-        "llama" => Ok(Defaults { bos: Some(1), eos: Some(2), unk: Some(0), ..Defaults::default() }),
-        "bert" => Ok(Defaults {
-            bos: Some(101),
-            unk: Some(100),
-            sep: Some(102),
-            pad: Some(0),
-            mask: Some(103),
-            ..Defaults::default()
-        }),
-        _ => Err(Error::UnknownModel { model: model.to_owned(), known: KNOWN_MODELS.to_owned() }),
-    }
-}
-
-fn space_rules(metadata: &Metadata, prefix: bool) -> Result<SpaceRules, Error> {
-    Ok(SpaceRules {
-        prefix: metadata.bool_or("tokenizer.ggml.add_space_prefix", prefix)?,
-        remove_extra: metadata.bool_or("tokenizer.ggml.remove_extra_whitespaces", false)?,
-    })
-}
-
-fn spm_kind(metadata: &Metadata, vocab: &Vocab, special: &SpecialTokens) -> Result<Kind, Error> {
-    if !vocab.has_scores() {
-        return Err(Error::vocabulary(vocab::SCORES, "missing, but this kind of tokenizer merges by score"));
-    }
-    let model = Spm::new(vocab, space_rules(metadata, true)?, special.unk);
-    Ok(Kind { model: Box::new(model), add_bos: true, add_eos: false, escaped_spaces: true })
-}
-
-fn wordpiece_kind(metadata: &Metadata, special: &SpecialTokens) -> Result<Kind, Error> {
-    let model = WordPiece::new(metadata, special.unk)?;
-    Ok(Kind { model: Box::new(model), add_bos: true, add_eos: true, escaped_spaces: false })
-}
-
-fn bpe_kind(
-    metadata: &Metadata,
-    name: &str,
-    options: &TokenizerOptions,
-    vocab: &Vocab,
-    warnings: &mut Vec<String>,
-) -> Result<Kind, Error> {
-    let in_file = metadata.str(PRE)?;
-    let pre_name = match (&options.pre, name, in_file) {
-        (Some(pre), _, _) => pre.as_str(),
-        (None, "gemma4", _) => "gemma4",
-        (None, _, Some(pre)) => pre,
-        (None, _, None) => {
-            warnings.push(format!("`{PRE}` is missing: text is split by the rules of old files, maybe not as the model learned it"));
-            pre::DEFAULT
-        }
-    };
-    let Some(pre) = Pre::named(pre_name) else {
-        return Err(Error::UnknownPre { pre: pre_name.to_owned(), known: Pre::names().join(", ") });
-    };
-    let merges = metadata.str_array(bpe::MERGES)?;
-    if merges.is_none() && pre_name != "kimi-k2" {
-        metadata.require_str_array(bpe::MERGES)?;
-    }
-    let splitter = Splitter::new(pre.stages).map_err(|error| Error::vocabulary(PRE, error))?;
-    let bpe = Bpe::new(vocab, merges, splitter, pre.alphabet, pre.ignore_merges, pre.whole_line_feeds)?;
-    let model = BpeModel { bpe, alphabet: pre.alphabet, escape_spaces: pre.escape_spaces };
-    Ok(Kind {
-        model: Box::new(model),
-        add_bos: pre.add_bos,
-        add_eos: false,
-        escaped_spaces: pre.escape_spaces,
-    })
 }

@@ -68,6 +68,8 @@ impl Pre {
 
 /// The name that files without one get.
 pub(crate) const DEFAULT: &str = "default";
+/// The one that goes with the model `gemma4`, whatever the file says.
+pub(crate) const GEMMA4: &str = "gemma4";
 
 const GPT2: Stage = Regex(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+");
 

@@ -16,11 +16,11 @@ pub(crate) struct SpaceRules {
 }
 
 impl SpaceRules {
-    /// The text with its spaces escaped. `begins`: nothing stands before it but special tokens.
-    pub(crate) fn normalize(self, text: &str, begins: bool) -> String {
+    /// The text with its spaces escaped.
+    pub(crate) fn normalize(self, text: &str) -> String {
         let text = if self.remove_extra { Cow::Owned(remove_extra(text)) } else { Cow::Borrowed(text) };
         let mut normalized = String::with_capacity(text.len() + text.len() / 2 + ESCAPED.len());
-        if self.prefix && begins && !text.is_empty() {
+        if self.prefix && !text.is_empty() {
             normalized.push_str(ESCAPED);
         }
         escape(&text, &mut normalized);
@@ -90,11 +90,10 @@ mod tests {
     #[test]
     fn spaces_follow_the_rules() {
         let rules = |prefix, remove_extra| SpaceRules { prefix, remove_extra };
-        assert_eq!(rules(true, false).normalize(" a  b ", true), "▁▁a▁▁b▁");
-        assert_eq!(rules(true, true).normalize(" a  b ", true), "▁a▁b");
-        assert_eq!(rules(true, false).normalize("a", false), "a");
-        assert_eq!(rules(false, false).normalize("a b", true), "a▁b");
-        assert_eq!(rules(true, true).normalize("  ", true), "");
+        assert_eq!(rules(true, false).normalize(" a  b "), "▁▁a▁▁b▁");
+        assert_eq!(rules(true, true).normalize(" a  b "), "▁a▁b");
+        assert_eq!(rules(false, false).normalize("a b"), "a▁b");
+        assert_eq!(rules(true, true).normalize("  "), "");
     }
 
     #[test]

@@ -9,23 +9,18 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
+use super::space::{self, SpaceRules};
 use super::vocab::{TokenType, Vocab};
+use super::words::Words;
 use super::{Model, push_unknown};
-use crate::tokenizer::space::{self, SpaceRules};
-
-/// Words longer than this are not remembered.
-const CACHED_BYTES: usize = 48;
-/// Words remembered within one text.
-const CACHED_WORDS: usize = 1 << 16;
 
 /// SentencePiece BPE over a vocabulary with scores.
 #[derive(Debug)]
 pub(crate) struct Spm {
     spaces: SpaceRules,
+    words: Words,
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
-    /// Whether no piece reaches from one word into the next, so that words can be done one by one.
-    words_apart: bool,
 }
 
 /// Beyond either end of the list of symbols.
@@ -43,11 +38,8 @@ struct Symbol {
 
 impl Spm {
     pub(crate) fn new(vocab: &Vocab, spaces: SpaceRules, unknown: Option<u32>) -> Self {
-        let words_apart = vocab.of_types(MERGEABLE).all(|id| {
-            let token = vocab.token(id).unwrap_or_default();
-            std::str::from_utf8(token).is_ok_and(|token| !space::reaches_over(token))
-        });
-        Spm { spaces, bytes: vocab.byte_tokens(), unknown, words_apart }
+        let words = Words::new(vocab, MERGEABLE, unknown);
+        Spm { spaces, words, bytes: vocab.byte_tokens(), unknown }
     }
 
     fn encode_word(&self, vocab: &Vocab, word: &str, out: &mut Vec<u32>) {
@@ -163,24 +155,9 @@ fn sortable(score: f32) -> i32 {
 }
 
 impl Model for Spm {
-    fn encode(&self, vocab: &Vocab, text: &str, begins: bool, out: &mut Vec<u32>) {
-        let text = self.spaces.normalize(text, begins);
-        if !self.words_apart {
-            self.encode_word(vocab, &text, out);
-            return;
-        }
-        let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
-        for word in space::words(&text) {
-            if let Some(&(from, to)) = seen.get(word) {
-                out.extend_from_within(from..to);
-                continue;
-            }
-            let from = out.len();
-            self.encode_word(vocab, word, out);
-            if word.len() <= CACHED_BYTES && seen.len() < CACHED_WORDS {
-                seen.insert(word, (from, out.len()));
-            }
-        }
+    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+        let text = self.spaces.normalize(text);
+        self.words.encode(&text, out, |word, out| self.encode_word(vocab, word, out));
     }
 
     fn decode(&self, token: &[u8], out: &mut Vec<u8>) {

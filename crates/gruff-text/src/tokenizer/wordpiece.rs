@@ -119,7 +119,7 @@ fn is_chinese(c: char) -> bool {
 }
 
 impl Model for WordPiece {
-    fn encode(&self, vocab: &Vocab, text: &str, _begins: bool, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
         for word in self.words(text) {
             let start = out.len();
             let fits = word.chars().count() <= LONGEST_WORD + 1;

@@ -1,0 +1,28 @@
+//! Words apart: `tokenizer.ggml.model` = `whitespace`.
+
+use super::Model;
+use super::bpe::Bpe;
+use super::vocab::Vocab;
+
+/// BPE over words, which lose the white space around them.
+#[derive(Debug)]
+pub(crate) struct Whitespace {
+    pub(crate) bpe: Bpe,
+    pub(crate) lowercase: bool,
+}
+
+impl Model for Whitespace {
+    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+        for word in text.split_whitespace() {
+            if self.lowercase {
+                self.bpe.encode(vocab, &word.to_lowercase(), out);
+            } else {
+                self.bpe.encode(vocab, word, out);
+            }
+        }
+    }
+
+    fn decode(&self, token: &[u8], out: &mut Vec<u8>) {
+        self.bpe.decode(token, out);
+    }
+}
