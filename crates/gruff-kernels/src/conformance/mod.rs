@@ -16,6 +16,7 @@ mod elementwise;
 mod norm;
 mod rope;
 mod run;
+mod sampling;
 
 use crate::{Activations, Device, Result, Tensor};
 
@@ -25,7 +26,8 @@ pub use run::{Failure, Options, Outcome, Report, run};
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {
-    let families = [norm::cases, rope::cases, elementwise::cases, attention::cases, delta_net::cases];
+    let families =
+        [norm::cases, rope::cases, elementwise::cases, attention::cases, delta_net::cases, sampling::cases];
     families.into_iter().flat_map(|family| family()).collect()
 }
 
