@@ -4,13 +4,22 @@
 //! over ragged [`Step`](gruff_kernels::Step)s. Weights stay packed, in the file's order, borrowed from its map.
 
 mod caches;
+mod config;
 mod error;
 mod hooks;
+mod keys;
+mod layers;
+mod load;
 mod model;
 mod names;
+mod weights;
+
+mod llama;
+mod qwen35;
 
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
 pub use hooks::{HookContext, HookGuard, Hooks};
-pub use model::{Model, ModelConfig};
+pub use load::{load, supported_architectures};
+pub use model::{Model, ModelBase, ModelConfig};
 pub use names::Names;

@@ -27,19 +27,23 @@ pub struct ModelConfig {
     pub caches: CachePlan,
 }
 
+/// What all architectures have in common.
+#[derive(Debug)]
+pub struct ModelBase {
+    /// The model's sizes.
+    pub config: ModelConfig,
+    /// The device that holds its weights and runs it.
+    pub device: Device,
+    /// Functions that see or replace module outputs.
+    pub hooks: Hooks,
+    /// Its modules in transformers' naming, and the GGUF tensors that hold them.
+    pub names: Names,
+}
+
 /// A loaded model.
 pub trait Model: Send + Sync {
-    /// Its sizes.
-    fn config(&self) -> &ModelConfig;
-
-    /// The device that holds its weights and runs it.
-    fn device(&self) -> &Device;
-
-    /// Functions that see or replace module outputs.
-    fn hooks(&self) -> &Hooks;
-
-    /// Its modules in transformers' naming, and the GGUF tensors that hold them.
-    fn names(&self) -> Names;
+    /// What it has in common with all others.
+    fn base(&self) -> &ModelBase;
 
     /// Runs a step: reads and extends the caches of its sequences and gives logits `[R, vocab_size]` f32, one
     /// row for each of the step's output rows. A step without output rows only fills the caches.
@@ -51,6 +55,26 @@ pub trait Model: Send + Sync {
     /// scratch memory cannot be had, or a hook fails. The caches of the step's sequences are then undefined
     /// from their `past` on.
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor>;
+
+    /// Its sizes.
+    fn config(&self) -> &ModelConfig {
+        &self.base().config
+    }
+
+    /// The device that holds its weights and runs it.
+    fn device(&self) -> &Device {
+        &self.base().device
+    }
+
+    /// Functions that see or replace module outputs.
+    fn hooks(&self) -> &Hooks {
+        &self.base().hooks
+    }
+
+    /// Its modules in transformers' naming, and the GGUF tensors that hold them.
+    fn names(&self) -> Names {
+        self.base().names
+    }
 
     /// Takes memory for caches on the model's device.
     ///

@@ -1,0 +1,45 @@
+use gruff_kernels::{PackedTensor, StepTokens, elementwise, embedding};
+
+use super::{Forward, Residual};
+use crate::Result;
+use crate::config::DecoderConfig;
+use crate::weights::Weights;
+
+/// The table of token embeddings `[vocab, hidden]`.
+#[derive(Debug)]
+pub(crate) struct Embedding {
+    name: String,
+    weight: PackedTensor,
+    scale: f32,
+}
+
+impl Embedding {
+    /// A table whose rows are multiplied by `scale` when they are looked up.
+    pub(crate) fn load(weights: &Weights, config: &DecoderConfig, scale: f32) -> Result<Self> {
+        let w = weights.module("model.embed_tokens");
+        let weight = w.matrix(config.vocab_size, config.hidden_size)?;
+        Ok(Self { weight, name: w.name().to_owned(), scale })
+    }
+
+    pub(crate) fn weight(&self) -> &PackedTensor {
+        &self.weight
+    }
+
+    /// The residual stream that a step begins with. Embeddings that are given are taken as they are.
+    pub(crate) fn forward(&self, cx: &Forward) -> Result<Residual> {
+        let x = cx.scratch(&[cx.tokens(), self.weight.cols()])?;
+        match cx.step.tokens() {
+            StepTokens::Ids(ids) => embedding::embed(ids, &self.weight, self.scale, &x)?,
+            StepTokens::Embeddings(rows) => elementwise::copy(rows, &x)?,
+        }
+        if !cx.observes(&self.name) {
+            return Ok(Residual::new(x));
+        }
+        // The stream is written in place: a tensor that the hook gave stays the hook's.
+        let output = cx.output(&self.name, x.clone())?;
+        if !output.same_view(&x) {
+            elementwise::copy(&output, &x)?;
+        }
+        Ok(Residual::new(x))
+    }
+}

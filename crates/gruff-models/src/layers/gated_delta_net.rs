@@ -1,0 +1,139 @@
+use gruff_kernels::delta_net::{self, DeltaInputs};
+use gruff_kernels::{Activation, StateLayer, StateShape, Tensor, norm};
+
+use super::{Branch, Forward, Linear, RmsNorm};
+use crate::keys::Keys;
+use crate::weights::Module;
+use crate::{LayerCache, Result};
+
+/// Added to the squared length of queries and keys before the root.
+const L2_EPS: f32 = 1e-6;
+
+/// Sizes of a gated delta net.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GatedDeltaNetConfig {
+    pub(crate) hidden_size: usize,
+    num_k_heads: usize,
+    num_v_heads: usize,
+    head_k_dim: usize,
+    head_v_dim: usize,
+    conv_kernel_size: usize,
+    rms_norm_eps: f32,
+}
+
+impl GatedDeltaNetConfig {
+    pub(crate) fn new(keys: &Keys, hidden_size: usize, rms_norm_eps: f32) -> Result<Self> {
+        let (k_heads_key, v_heads_key) = ("ssm.group_count", "ssm.time_step_rank");
+        let num_k_heads = keys.require_size(k_heads_key)?;
+        let num_v_heads = keys.require_size(v_heads_key)?;
+        if !num_v_heads.is_multiple_of(num_k_heads) {
+            let expected = format!("{num_v_heads} value heads cannot share that many key heads");
+            return Err(keys.refuse(k_heads_key, num_k_heads, expected));
+        }
+        let inner_key = "ssm.inner_size";
+        let inner = keys.require_size(inner_key)?;
+        if !inner.is_multiple_of(num_v_heads) {
+            return Err(keys.refuse(inner_key, inner, format!("there are {num_v_heads} value heads")));
+        }
+        Ok(Self {
+            hidden_size,
+            num_k_heads,
+            num_v_heads,
+            head_k_dim: keys.require_size("ssm.state_size")?,
+            head_v_dim: inner / num_v_heads,
+            conv_kernel_size: keys.require_size("ssm.conv_kernel")?,
+            rms_norm_eps,
+        })
+    }
+
+    fn key_dim(&self) -> usize {
+        self.num_k_heads * self.head_k_dim
+    }
+
+    fn value_dim(&self) -> usize {
+        self.num_v_heads * self.head_v_dim
+    }
+
+    fn conv_dim(&self) -> usize {
+        2 * self.key_dim() + self.value_dim()
+    }
+}
+
+/// Linear attention by the gated delta rule (arXiv:2412.06464). Value heads are in GGUF's tiled order: value
+/// head h pairs with key head h mod Hk.
+#[derive(Debug)]
+pub(crate) struct GatedDeltaNet {
+    name: String,
+    config: GatedDeltaNetConfig,
+    in_proj_qkv: Linear,
+    in_proj_z: Linear,
+    in_proj_b: Linear,
+    in_proj_a: Linear,
+    /// `[conv_dim, kernel]`.
+    conv1d: Tensor,
+    dt_bias: Tensor,
+    /// `-exp(A_log)`, as GGUF stores it.
+    a_neg: Tensor,
+    norm: RmsNorm,
+    out_proj: Linear,
+}
+
+impl GatedDeltaNet {
+    pub(crate) fn load(w: Module, config: GatedDeltaNetConfig) -> Result<Self> {
+        let GatedDeltaNetConfig { hidden_size, num_v_heads, head_v_dim, .. } = config;
+        let linear = |name, outputs| Linear::load(w.module(name), outputs, hidden_size);
+        Ok(Self {
+            in_proj_qkv: linear("in_proj_qkv", config.conv_dim())?,
+            in_proj_z: linear("in_proj_z", config.value_dim())?,
+            in_proj_b: linear("in_proj_b", num_v_heads)?,
+            in_proj_a: linear("in_proj_a", num_v_heads)?,
+            conv1d: w.module("conv1d").weight(&[config.conv_dim(), config.conv_kernel_size])?,
+            dt_bias: w.parameter("dt_bias", num_v_heads)?,
+            a_neg: w.parameter("A_log", num_v_heads)?,
+            norm: RmsNorm::load(w.module("norm"), head_v_dim, config.rms_norm_eps)?,
+            out_proj: Linear::load(w.module("out_proj"), hidden_size, config.value_dim())?,
+            name: w.name().to_owned(),
+            config,
+        })
+    }
+
+    /// What the layer remembers.
+    pub(crate) fn cache(&self) -> LayerCache {
+        LayerCache::State(StateShape {
+            key_heads: self.config.num_k_heads,
+            value_heads: self.config.num_v_heads,
+            key_dim: self.config.head_k_dim,
+            value_dim: self.config.head_v_dim,
+            conv_kernel: self.config.conv_kernel_size,
+            conv_channels: self.config.conv_dim(),
+            rollback: 0,
+        })
+    }
+
+    /// `[T, hidden] -> [T, hidden]`.
+    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor, state: &StateLayer) -> Result<Branch<'_>> {
+        let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, head_v_dim, .. } = self.config;
+        let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
+        let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
+        let [qkv, z, b, a] = Linear::forward_many(cx, &Activation::new(x)?, projections)?;
+
+        let mixed = cx.scratch(qkv.shape())?;
+        delta_net::causal_conv(cx.step, &qkv, &self.conv1d, state, &mixed)?;
+        let q = mixed.narrow(1, 0, key_dim)?.split_last(num_k_heads)?;
+        let k = mixed.narrow(1, key_dim, key_dim)?.split_last(num_k_heads)?;
+        let v = mixed.narrow(1, 2 * key_dim, value_dim)?.split_last(num_v_heads)?;
+        norm::l2_norm(&q, L2_EPS, (head_k_dim as f64).sqrt().recip() as f32, &q)?;
+        norm::l2_norm(&k, L2_EPS, 1.0, &k)?;
+
+        let (decay, beta) = (cx.scratch(a.shape())?, cx.scratch(b.shape())?);
+        delta_net::delta_gates(&a, &b, &self.dt_bias, &self.a_neg, &decay, &beta)?;
+        let out = cx.scratch(&[cx.tokens(), num_v_heads, head_v_dim])?;
+        let inputs = DeltaInputs { queries: &q, keys: &k, values: &v, decay: &decay, beta: &beta };
+        delta_net::gated_delta(cx.step, &inputs, state, &out)?;
+
+        let z = z.split_last(num_v_heads)?;
+        norm::gated_rms_norm(&out, self.norm.weight(), &z, self.norm.eps(), &out)?;
+        let out = cx.output(self.norm.name(), out)?.reshape(&[cx.tokens(), value_dim])?;
+        Ok(Branch::Linear { name: &self.name, x: out, projection: &self.out_proj })
+    }
+}

@@ -1,0 +1,46 @@
+use gruff_kernels::{Activation, DType, Tensor, elementwise};
+
+use super::{Embedding, Forward, Linear, Residual, RmsNorm};
+use crate::Result;
+use crate::config::DecoderConfig;
+use crate::weights::Weights;
+
+/// The end of a decoder: final norm and projection to logits.
+#[derive(Debug)]
+pub(crate) struct Head {
+    norm: RmsNorm,
+    lm_head: Linear,
+    softcap: Option<f32>,
+}
+
+impl Head {
+    /// `lm_head` is the embedding table where the file has no tensor for it.
+    pub(crate) fn load(
+        weights: &Weights,
+        config: &DecoderConfig,
+        embed_tokens: &Embedding,
+        softcap: Option<f32>,
+    ) -> Result<Self> {
+        let w = weights.module("lm_head");
+        let lm_head = if w.exists() {
+            Linear::load(w, config.vocab_size, config.hidden_size)?
+        } else {
+            Linear::shared("lm_head", embed_tokens.weight())
+        };
+        let norm = RmsNorm::load(weights.module("model.norm"), config.hidden_size, config.rms_norm_eps)?;
+        Ok(Self { norm, lm_head, softcap })
+    }
+
+    /// Logits `[R, vocab]` of the rows that the step asks for.
+    pub(crate) fn forward(&self, cx: &Forward, x: Residual) -> Result<Tensor> {
+        if cx.step.output_rows().is_empty() {
+            return Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.weight().rows()])?);
+        }
+        let h = x.output_rows(cx)?.norm(cx, &self.norm)?;
+        let logits = self.lm_head.forward(cx, &Activation::new(&h)?)?;
+        if let Some(cap) = self.softcap {
+            elementwise::softcap(&logits, cap)?;
+        }
+        Ok(logits)
+    }
+}

@@ -1,0 +1,46 @@
+use gruff_kernels::matmul::{self, Glu};
+use gruff_kernels::{Activation, Tensor, elementwise};
+
+use super::{Branch, Forward, Linear};
+use crate::Result;
+use crate::weights::Module;
+
+/// A gated feed-forward (arXiv:2002.05202): `down(glu(gate(x)) * up(x))`.
+#[derive(Debug)]
+pub(crate) struct Mlp {
+    name: String,
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    glu: Glu,
+}
+
+impl Mlp {
+    pub(crate) fn load(w: Module, hidden_size: usize, intermediate_size: usize, glu: Glu) -> Result<Self> {
+        let parts = [("gate_proj", intermediate_size), ("up_proj", intermediate_size)];
+        let [gate_proj, up_proj] = Linear::load_many(&w, "gate_up_proj", parts, hidden_size)?;
+        let down_proj = Linear::load(w.module("down_proj"), hidden_size, intermediate_size)?;
+        Ok(Self { name: w.name().to_owned(), gate_proj, up_proj, down_proj, glu })
+    }
+
+    /// `[T, hidden] -> [T, hidden]`.
+    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
+        let hidden = self.hidden(cx, &Activation::new(x)?)?;
+        Ok(Branch::Linear { name: &self.name, x: hidden, projection: &self.down_proj })
+    }
+
+    /// `[T, hidden] -> [T, intermediate]`.
+    fn hidden(&self, cx: &Forward, x: &Activation) -> Result<Tensor> {
+        let Self { gate_proj, up_proj, glu, .. } = self;
+        let biased = gate_proj.bias().is_some() || up_proj.bias().is_some();
+        if biased || cx.observes(gate_proj.name()) || cx.observes(up_proj.name()) {
+            let [gate, up] = Linear::forward_many(cx, x, [gate_proj, up_proj])?;
+            let out = cx.scratch(gate.shape())?;
+            elementwise::glu(&gate, &up, *glu, &out)?;
+            return Ok(out);
+        }
+        let out = cx.scratch(&[x.rows(), gate_proj.weight().rows()])?;
+        matmul::linear_glu(x, gate_proj.weight(), up_proj.weight(), *glu, &out)?;
+        Ok(out)
+    }
+}

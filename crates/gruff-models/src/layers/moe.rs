@@ -1,0 +1,140 @@
+use gruff_kernels::matmul::Glu;
+use gruff_kernels::moe::{self, Routing};
+use gruff_kernels::{Activation, DType, PackedTensor, Tensor, elementwise};
+
+use super::{Branch, Forward, Linear, Mlp};
+use crate::Result;
+use crate::keys::Keys;
+use crate::weights::Module;
+
+/// Softmax over all experts, in llama.cpp's numbering of `expert_gating_func`.
+const GATING_SOFTMAX: usize = 1;
+
+/// Sizes of a mixture of experts.
+#[derive(Clone, Debug)]
+pub(crate) struct MoeConfig {
+    num_experts: usize,
+    routing: Routing,
+    /// Width of an expert, for each layer.
+    moe_intermediate_size: Vec<usize>,
+    /// Width of the expert that all tokens pass, where there is one.
+    shared_intermediate_size: Option<usize>,
+}
+
+impl MoeConfig {
+    /// Experts of `layers` blocks, as wide as `expert_feed_forward_length` says or, in files without it, as
+    /// `feed_forward_length`.
+    pub(crate) fn new(keys: &Keys, layers: usize) -> Result<Self> {
+        let num_experts = keys.require_size("expert_count")?;
+        let used_key = "expert_used_count";
+        let used = keys.require_size(used_key)?;
+        if used > num_experts {
+            return Err(keys.refuse(used_key, used, format!("there are {num_experts} experts")));
+        }
+        if let Some(gating) = keys.size("expert_gating_func")?
+            && gating != GATING_SOFTMAX
+        {
+            return Err(keys.refuse("expert_gating_func", gating, "only 1 (softmax) is supported"));
+        }
+        let width_key = "expert_feed_forward_length";
+        let widths = match keys.per_layer(width_key, layers)? {
+            Some(widths) => Some(widths),
+            None => keys.per_layer("feed_forward_length", layers)?,
+        };
+        let moe_intermediate_size = match widths {
+            Some(widths) if widths.iter().all(|width| *width > 0) => widths,
+            Some(_) => return Err(keys.refuse(width_key, 0, "every layer has experts")),
+            None => vec![keys.require_size(width_key)?; layers],
+        };
+        Ok(Self {
+            num_experts,
+            routing: Routing {
+                used,
+                renormalize: keys.flag("expert_weights_norm")?.unwrap_or(true),
+                scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0) as f32,
+            },
+            moe_intermediate_size,
+            shared_intermediate_size: keys.size("expert_shared_feed_forward_length")?,
+        })
+    }
+}
+
+/// A sparse feed-forward: each token passes the experts that its router likes best, weighted, and the shared
+/// expert where there is one.
+#[derive(Debug)]
+pub(crate) struct Moe {
+    name: String,
+    /// The router.
+    gate: Linear,
+    gate_proj: PackedTensor,
+    up_proj: PackedTensor,
+    down_proj: PackedTensor,
+    routing: Routing,
+    shared: Option<SharedExpert>,
+}
+
+/// The expert that all tokens pass, times the sigmoid of a gate.
+#[derive(Debug)]
+struct SharedExpert {
+    expert: Mlp,
+    gate: Linear,
+}
+
+impl Moe {
+    pub(crate) fn load(w: Module, hidden_size: usize, config: &MoeConfig, layer: usize) -> Result<Self> {
+        let experts = config.num_experts;
+        let width = config.moe_intermediate_size.get(layer).copied().unwrap_or(0);
+        let stacks = w.module("experts");
+        let fused = stacks.module("gate_up_proj");
+        let (gate_proj, up_proj) = if fused.exists() {
+            let both = fused.packed([experts, 2 * width, hidden_size])?;
+            (both.narrow_rows(0, width)?, both.narrow_rows(width, width)?)
+        } else {
+            let stack = |name| stacks.module(name).packed([experts, width, hidden_size]);
+            (stack("gate_proj")?, stack("up_proj")?)
+        };
+        let shared = config.shared_intermediate_size.map(|width| -> Result<_> {
+            Ok(SharedExpert {
+                expert: Mlp::load(w.module("shared_expert"), hidden_size, width, Glu::Silu)?,
+                gate: Linear::load(w.module("shared_expert_gate"), 1, hidden_size)?,
+            })
+        });
+        Ok(Self {
+            gate: Linear::load(w.module("gate"), experts, hidden_size)?,
+            down_proj: stacks.module("down_proj").packed([experts, hidden_size, width])?,
+            name: w.name().to_owned(),
+            routing: config.routing,
+            shared: shared.transpose()?,
+            gate_proj,
+            up_proj,
+        })
+    }
+
+    /// `[T, hidden] -> [T, hidden]`.
+    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
+        let (tokens, used) = (cx.tokens(), self.routing.used);
+        let h = Activation::new(x)?;
+        let (logits, shared_gate) = match &self.shared {
+            None => (self.gate.forward(cx, &h)?, None),
+            Some(shared) => {
+                let [logits, gate] = Linear::forward_many(cx, &h, [&self.gate, &shared.gate])?;
+                (logits, Some(gate))
+            }
+        };
+        let ids = cx.device.scratch(DType::I32, &[tokens, used])?;
+        let weights = cx.scratch(&[tokens, used])?;
+        moe::route(&logits, &self.routing, &ids, &weights)?;
+
+        let hidden = cx.scratch(&[tokens * used, self.gate_proj.rows()])?;
+        moe::experts_glu(&h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu, &hidden)?;
+        let out = cx.scratch(x.shape())?;
+        moe::experts_combine(&Activation::new(&hidden)?, &ids, &weights, &self.down_proj, &out)?;
+
+        if let (Some(shared), Some(gate)) = (&self.shared, shared_gate) {
+            let expert = shared.expert.forward(cx, x)?.value(cx)?;
+            elementwise::sigmoid_mul(&expert, &gate)?;
+            elementwise::add(&out, &expert)?;
+        }
+        Ok(Branch::Value(cx.output(&self.name, out)?))
+    }
+}

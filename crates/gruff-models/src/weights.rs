@@ -1,0 +1,193 @@
+//! Weights by module name, packed as they lie in the file.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gruff_gguf::{Gguf, TensorInfo};
+use gruff_kernels::{Device, PackedTensor, Tensor};
+
+use crate::keys::file_name;
+use crate::{Error, Names, Result};
+
+/// The weights of a file for a device, asked for by transformers' module names.
+///
+/// Matrices are borrowed from the file's map; vectors are unpacked to f32.
+pub(crate) struct Weights<'a> {
+    gguf: &'a Gguf,
+    device: &'a Device,
+    names: Names,
+    used: RefCell<HashSet<String>>,
+    parameters: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl<'a> Weights<'a> {
+    pub(crate) fn new(gguf: &'a Gguf, device: &'a Device, names: Names) -> Self {
+        let (parameters, bytes) = (Cell::new(0), Cell::new(0));
+        Self { gguf, device, names, used: RefCell::default(), parameters, bytes }
+    }
+
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// The module called `name`: `model.layers.3`.
+    pub(crate) fn module(&self, name: impl Into<String>) -> Module<'_> {
+        Module { weights: self, name: name.into() }
+    }
+
+    /// A tensor outside the modules, by its GGUF name, as f32 values, if the file has it.
+    pub(crate) fn values(&self, tensor: &str) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.gguf.tensor(tensor) else { return Ok(None) };
+        self.unpack(tensor).map(Some)
+    }
+
+    /// Leaves out everything in block `block`.
+    pub(crate) fn skip_block(&self, block: usize) {
+        let prefix = format!("blk.{block}.");
+        let names = self.gguf.tensors().map(TensorInfo::name).filter(|name| name.starts_with(&prefix));
+        self.used.borrow_mut().extend(names.map(str::to_owned));
+    }
+
+    /// Parameters in the tensors that were asked for.
+    pub(crate) fn parameters(&self) -> u64 {
+        self.parameters.get()
+    }
+
+    /// Packed bytes of the tensors that were asked for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Tensors that nobody asked for.
+    pub(crate) fn unused(&self) -> Vec<&'a str> {
+        let used = self.used.borrow();
+        self.gguf.tensors().map(TensorInfo::name).filter(|name| !used.contains(*name)).collect()
+    }
+
+    fn mark(&self, tensor: &TensorInfo) {
+        if self.used.borrow_mut().insert(tensor.name().to_owned()) {
+            self.parameters.set(self.parameters.get().saturating_add(tensor.values()));
+            self.bytes.set(self.bytes.get().saturating_add(tensor.bytes().unwrap_or(0)));
+        }
+    }
+
+    fn unpack(&self, tensor: &TensorInfo) -> Result<Vec<f32>> {
+        self.mark(tensor);
+        let packed = self.gguf.data(tensor)?;
+        Ok(tensor.block_type()?.unpack_to_vec(&packed).map_err(gruff_kernels::Error::from)?)
+    }
+
+    /// Checks a tensor's shape, given row length first; dimensions of 1 at the end do not matter.
+    fn check_shape(&self, tensor: &TensorInfo, expected: &[usize]) -> Result<()> {
+        let expected: Vec<u64> = expected.iter().map(|size| *size as u64).collect();
+        if trimmed(tensor.shape()) == trimmed(&expected) {
+            return Ok(());
+        }
+        Err(Error::TensorShape {
+            file: file_name(self.gguf, tensor.part()),
+            tensor: tensor.name().to_owned(),
+            found: tensor.shape().to_vec(),
+            expected,
+        })
+    }
+}
+
+fn trimmed(shape: &[u64]) -> &[u64] {
+    let end = shape.iter().rposition(|size| *size != 1).map_or(1, |last| last + 1);
+    &shape[..end.min(shape.len())]
+}
+
+/// One module of the model, whose weights and submodules are asked for by their short names.
+#[derive(Clone)]
+pub(crate) struct Module<'w> {
+    weights: &'w Weights<'w>,
+    name: String,
+}
+
+impl<'w> Module<'w> {
+    /// The full name: `model.layers.3.self_attn`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The module `name` inside this one.
+    pub(crate) fn module(&self, name: &str) -> Module<'w> {
+        Module { weights: self.weights, name: format!("{}.{name}", self.name) }
+    }
+
+    /// Whether the file has this module's weight.
+    pub(crate) fn exists(&self) -> bool {
+        self.tensor("weight").is_some()
+    }
+
+    /// The module's weight as a matrix `[rows, cols]`: `rows` outputs of `cols` inputs.
+    pub(crate) fn matrix(&self, rows: usize, cols: usize) -> Result<PackedTensor> {
+        self.packed([1, rows, cols])
+    }
+
+    /// The module's weight as a stack of matrices `[matrices, rows, cols]`.
+    pub(crate) fn packed(&self, shape: [usize; 3]) -> Result<PackedTensor> {
+        let Weights { gguf, device, .. } = self.weights;
+        let [matrices, rows, cols] = shape;
+        let tensor = self.require("weight")?;
+        self.weights.check_shape(tensor, &[cols, rows, matrices])?;
+        let (data, block_type) = (gguf.data(tensor)?, tensor.block_type()?);
+        self.weights.mark(tensor);
+        let packed = PackedTensor::from_foreign(device, Arc::new(data), 0, block_type, shape)?;
+        // The scale that quantized activations would have is of no use to kernels that measure it.
+        if let Some(scale) = self.tensor("input_scale") {
+            self.weights.mark(scale);
+        }
+        match self.tensor("scale") {
+            Some(scale) => Ok(packed.with_scale(&self.scales(scale, matrices)?)?),
+            None => Ok(packed),
+        }
+    }
+
+    fn scales(&self, tensor: &TensorInfo, matrices: usize) -> Result<Vec<f32>> {
+        if tensor.values() != 1 {
+            self.weights.check_shape(tensor, &[matrices])?;
+        }
+        let scales = self.weights.unpack(tensor)?;
+        if let Some(wild) = scales.iter().find(|scale| !scale.is_finite()) {
+            let fault = format!("{wild} is not a scale");
+            let file = file_name(self.weights.gguf, tensor.part());
+            return Err(Error::Tensor { file, tensor: tensor.name().to_owned(), fault });
+        }
+        Ok(scales)
+    }
+
+    /// The module's weight, dense: `shape` outermost first.
+    pub(crate) fn weight(&self, shape: &[usize]) -> Result<Tensor> {
+        self.dense(self.require("weight")?, shape)
+    }
+
+    /// The module's bias `[len]`, if the file has one.
+    pub(crate) fn bias(&self, len: usize) -> Result<Option<Tensor>> {
+        self.tensor("bias").map(|tensor| self.dense(tensor, &[len])).transpose()
+    }
+
+    /// A parameter of the module that is no submodule's weight: `A_log`, `[len]`.
+    pub(crate) fn parameter(&self, name: &str, len: usize) -> Result<Tensor> {
+        let name = format!("{}.{name}", self.name);
+        let tensor = self.weights.names.gguf(&name).unwrap_or(name);
+        self.dense(self.weights.gguf.require(&tensor)?, &[len])
+    }
+
+    fn dense(&self, tensor: &TensorInfo, shape: &[usize]) -> Result<Tensor> {
+        let expected: Vec<usize> = shape.iter().rev().copied().collect();
+        self.weights.check_shape(tensor, &expected)?;
+        Ok(self.weights.device.tensor_f32(&self.weights.unpack(tensor)?, shape)?)
+    }
+
+    fn tensor(&self, suffix: &str) -> Option<&'w TensorInfo> {
+        self.weights.gguf.tensor(&format!("{}.{suffix}", self.weights.names.gguf(&self.name)?))
+    }
+
+    fn require(&self, suffix: &str) -> Result<&'w TensorInfo> {
+        let stem = self.weights.names.gguf(&self.name).unwrap_or_else(|| self.name.clone());
+        Ok(self.weights.gguf.require(&format!("{stem}.{suffix}"))?)
+    }
+}
