@@ -12,17 +12,20 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// As [`Avx2`](Isa::Avx2), with the byte products of AVX-512 VNNI.
+    Avx512Vnni,
 }
 
 impl Isa {
     /// All of them, the plainest first.
-    pub const ALL: [Isa; 2] = [Isa::Scalar, Isa::Avx2];
+    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni];
 
     /// The name that `GRUFF_ISA` takes.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2+fma",
+            Isa::Avx512Vnni => "avx512+vnni",
         }
     }
 
@@ -36,8 +39,16 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("fma")
                     && std::arch::is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                Isa::Avx2.available()
+                    && std::arch::is_x86_feature_detected!("avx512f")
+                    && std::arch::is_x86_feature_detected!("avx512bw")
+                    && std::arch::is_x86_feature_detected!("avx512vl")
+                    && std::arch::is_x86_feature_detected!("avx512vnni")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => false,
+            Isa::Avx2 | Isa::Avx512Vnni => false,
         }
     }
 
@@ -71,7 +82,7 @@ impl FromStr for Isa {
         let known =
             |isa: &Isa| text == isa.name() || text == isa.name().split('+').next().unwrap_or_default();
         Self::ALL.into_iter().find(known).ok_or_else(|| Error::Option {
-            what: format!("{text:?} is not an instruction set that gruff knows; one of scalar, avx2"),
+            what: format!("{text:?} is not an instruction set that gruff knows; one of scalar, avx2, avx512"),
         })
     }
 }

@@ -140,7 +140,7 @@ impl Token {
     #[inline]
     pub(crate) fn of(isa: Isa) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if isa == Isa::Avx2
+        if isa >= Isa::Avx2
             && let Some(token) = Avx2::detect()
         {
             return Token::Avx2(token);

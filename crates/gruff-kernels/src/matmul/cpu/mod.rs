@@ -1,22 +1,140 @@
 //! The family on the CPU.
+//!
+//! Weights are read packed, where they lie. One column (decode) goes from the packed row to the product in
+//! registers; several share a tile of rows that is unpacked once.
+
+mod float;
+mod int8;
+mod kernel;
+pub(crate) mod schedule;
 
 use gruff_blocks::BlockType;
 
 use super::{Glu, MatmulKernel, MatmulOps, Projection};
+use crate::activation::Form;
+use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
-use crate::{Activation, PackedTensor, Result, Tensor};
+use crate::cpu::view::{Input, Output};
+use crate::device::Backend;
+use crate::{Activation, Activations, PackedTensor, Result, Tensor};
+
+use int8::Group;
+use kernel::{Kernel, Panel};
+use schedule::{Finish, Product, Task};
+
+/// A form of an activation in memory.
+struct Columns {
+    buffer: Buffer,
+    row_bytes: usize,
+}
+
+impl Columns {
+    fn row(&self, row: usize) -> *const u8 {
+        self.buffer.cpu().pointer().wrapping_add(row * self.row_bytes)
+    }
+}
+
+impl CpuDevice {
+    /// The kernel that serves a block type, and the form in which it takes activations.
+    fn kernel(&self, block_type: BlockType) -> (Kernel, Form) {
+        if block_type.is_scalar() || Backend::activations(self) == Activations::F32 {
+            return (float::kernel(self.isa()), Form::Padded);
+        }
+        match int8::kernel(self.isa(), block_type) {
+            Some(kernel) => (kernel, Form::Int8Blocks),
+            None => (float::kernel(self.isa()), Form::Rounded),
+        }
+    }
+
+    /// The activation in a form, made when it is first asked for.
+    fn columns(&self, x: &Activation, form: Form) -> Result<Columns> {
+        let groups = int8::groups(x.cols());
+        let row_bytes = match form {
+            Form::Int8Blocks => groups * size_of::<Group>(),
+            Form::Rounded | Form::Padded => float::padded(x.cols()) * size_of::<f32>(),
+        };
+        let buffer = x.form(form, |tensor| {
+            let buffer = tensor.device().scratch_buffer(x.rows() * row_bytes)?;
+            let columns = Columns { buffer: buffer.clone(), row_bytes };
+            // SAFETY: nothing writes an activation's tensor while the activation lives.
+            let input = unsafe { Input::<f32>::of(tensor) };
+            self.share(x.rows(), 2 * x.cols(), |rows| {
+                for row in rows {
+                    let to = columns.row(row).cast_mut();
+                    // SAFETY: the row's bytes in a new buffer, aligned for a cache line, touched by this piece only;
+                    // any bytes are groups and floats.
+                    unsafe {
+                        match form {
+                            Form::Int8Blocks => {
+                                let out = std::slice::from_raw_parts_mut(to.cast(), groups);
+                                int8::quantize(self.isa(), input.row(row), out);
+                            }
+                            Form::Rounded | Form::Padded => {
+                                let out = std::slice::from_raw_parts_mut(to.cast(), float::padded(x.cols()));
+                                float::complete(input.row(row), form == Form::Rounded, out);
+                            }
+                        }
+                    }
+                }
+            });
+            Ok(buffer)
+        })?;
+        Ok(Columns { buffer, row_bytes })
+    }
+
+    /// The product of one matrix of a stack with rows of x.
+    pub(crate) fn product(
+        &self,
+        x: &Activation,
+        rows: impl Iterator<Item = usize>,
+        weight: &PackedTensor,
+        matrix: usize,
+    ) -> Result<Product> {
+        let (kernel, form) = self.kernel(weight.block_type());
+        let columns = self.columns(x, form)?;
+        let memory = weight.buffer().cpu();
+        let first = weight.row_offset(matrix, 0);
+        assert!(first + weight.rows() * weight.row_bytes() <= memory.len());
+        let panel = Panel {
+            block_type: weight.block_type(),
+            first: memory.pointer().wrapping_add(first),
+            row_bytes: weight.row_bytes(),
+            rows: weight.rows(),
+            cols: weight.cols(),
+        };
+        let columns_of = rows.map(|row| columns.row(row)).collect();
+        Ok(Product { kernel, panel, scale: weight.scale(matrix), columns: columns_of, _keep: columns.buffer })
+    }
+
+    fn task(&self, x: &Activation, weights: &[&PackedTensor], out: &Tensor, finish: Finish) -> Result<Task> {
+        let products =
+            weights.iter().map(|weight| self.product(x, 0..x.rows(), weight, 0)).collect::<Result<_>>()?;
+        let out = Output::<f32>::of(out);
+        // SAFETY: only the first address of each row is taken.
+        let outputs = (0..x.rows()).map(|row| unsafe { out.row(row) }.as_mut_ptr()).collect();
+        Ok(Task { products, outputs, finish })
+    }
+}
 
 impl MatmulOps for CpuDevice {
     fn matmul_kernel(&self, block_type: BlockType) -> MatmulKernel {
-        self.plain.matmul_kernel(block_type)
+        let (kernel, form) = self.kernel(block_type);
+        MatmulKernel { name: kernel.name, fast: form == Form::Int8Blocks || block_type.is_scalar() }
     }
 
     fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()> {
-        self.plain.linear_many(x, projections)
+        let tasks = projections.iter().map(|Projection { weight, bias, out }| {
+            // SAFETY: the bias was checked to be disjoint from the outputs.
+            let bias = bias.map(|bias| unsafe { Input::<f32>::of(bias) }.row(0).as_ptr());
+            self.task(x, &[weight], out, Finish::Store { bias })
+        });
+        schedule::run(self, &tasks.collect::<Result<Vec<_>>>()?);
+        Ok(())
     }
 
     fn linear_add(&self, x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()> {
-        self.plain.linear_add(x, weight, residual)
+        schedule::run(self, &[self.task(x, &[weight], residual, Finish::Add)?]);
+        Ok(())
     }
 
     fn linear_glu(
@@ -27,6 +145,7 @@ impl MatmulOps for CpuDevice {
         glu: Glu,
         out: &Tensor,
     ) -> Result<()> {
-        self.plain.linear_glu(x, gate, up, glu, out)
+        schedule::run(self, &[self.task(x, &[gate, up], out, Finish::Glu(glu))?]);
+        Ok(())
     }
 }

@@ -1,0 +1,61 @@
+//! Integer kernels for x86-64.
+//!
+//! [`Unpack`] says, once a block type, how 256 packed values become bytes and scales in registers;
+//! [`Dot`] says, once an instruction set, how bytes are multiplied; [`product`] makes matvec and matmul of the
+//! two. Everything below the entry points of `product` is inlined into them, which is where the features are
+//! enabled.
+
+mod dot;
+mod iq;
+mod k_quants;
+mod legacy;
+mod lines;
+pub(super) mod product;
+pub(super) mod quantize;
+
+use std::arch::x86_64::*;
+
+use dot::{Avx2, Dot, Vnni};
+use iq::{Iq4Nl, Iq4Xs, Mxfp4};
+use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+
+/// 256 values of a row in registers: eight blocks of 32, interleaved.
+///
+/// Vector `g` of `quants` holds values `4 g .. 4 g + 4` of each of the eight blocks; lane `p` (of 4 bytes, or of
+/// one f32) belongs to block [`LANE_BLOCKS`](super::LANE_BLOCKS)`[p]`. So eight byte products accumulate straight
+/// into one vector of eight block sums, with no sum across lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Unpacked {
+    pub(super) quants: [__m256i; 8],
+    /// `scales[0]` belongs to the first 16 values of each block and `scales[1]` to the last; types with one scale
+    /// for 32 use the first only.
+    pub(super) scales: [__m256; 2],
+    /// What is added: `value = scale * quant + min`. As `scales`; types without minima ignore it.
+    pub(super) mins: [__m256; 2],
+}
+
+/// What the bytes of [`Unpacked`] are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quants {
+    /// Unsigned, below 16, 32 or 64 (that many bits), `1 << offset` too large if there is an offset.
+    Unsigned { bits: u32, offset: Option<u32> },
+    /// Signed, any.
+    Signed,
+}
+
+/// A block type, as x86 kernels see it.
+pub(super) trait Unpack {
+    /// Packed bytes of 256 values.
+    const BYTES: usize;
+    const QUANTS: Quants;
+    /// Whether each half of a block of 32 has a scale (and minimum) of its own.
+    const HALVES: bool;
+    const MINS: bool;
+
+    /// Unpacks 256 values.
+    ///
+    /// # Safety
+    /// `packed` points to `BYTES` readable bytes; the caller has AVX2, FMA and F16C enabled.
+    unsafe fn unpack(packed: *const u8) -> Unpacked;
+}

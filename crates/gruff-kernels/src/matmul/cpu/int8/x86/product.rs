@@ -1,0 +1,365 @@
+//! Matvec and matmul of any block type with any instruction set.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use gruff_blocks::BlockType;
+
+use super::super::super::kernel::{Kernel, Panel};
+use super::super::{GROUP, Group};
+use super::dot::offset;
+use super::{Avx2, Dot, Quants, Unpack, Unpacked, Vnni};
+use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use crate::Isa;
+use crate::cpu::scratch;
+
+/// Rows that are unpacked together.
+const TILE_ROWS: usize = 4;
+
+/// Groups that are unpacked together: a tile of 4 rows stays in the first-level cache beside the columns it meets.
+const TILE_GROUPS: usize = 8;
+
+/// 256 unpacked weights of a row, in memory.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Weights {
+    quants: [__m256i; 8],
+    scales: [__m256; 2],
+    mins: [__m256; 2],
+}
+
+type Tile = [[Weights; TILE_GROUPS]; TILE_ROWS];
+
+/// The kernels of a block type.
+pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
+    macro_rules! by_type {
+        ($name:literal, $compute:ident; $($variant:ident => $unpack:ty,)*) => {
+            match block_type {
+                $(BlockType::$variant => Some(Kernel { name: $name, compute: $compute::<$unpack> }),)*
+                _ => None,
+            }
+        };
+        ($name:literal, $compute:ident) => {
+            by_type! { $name, $compute;
+                Q4_0 => Q4_0, Q4_1 => Q4_1, Q5_0 => Q5_0, Q5_1 => Q5_1, Q8_0 => Q8_0,
+                Q2_K => Q2K, Q3_K => Q3K, Q4_K => Q4K, Q5_K => Q5K, Q6_K => Q6K,
+                IQ4_NL => Iq4Nl, IQ4_XS => Iq4Xs, MXFP4 => Mxfp4,
+            }
+        };
+    }
+    match isa {
+        Isa::Scalar => None,
+        Isa::Avx2 => by_type!("avx2 int8", avx2),
+        Isa::Avx512Vnni => by_type!("avx512-vnni int8", vnni),
+    }
+}
+
+/// # Safety
+/// AVX2, FMA and F16C; and as for [`Kernel::compute`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+    // SAFETY: promised by the caller.
+    unsafe { compute::<Avx2, U>(panel, columns, out) }
+}
+
+/// # Safety
+/// As [`avx2`], and AVX-512 F, BW, VL and VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn vnni<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+    // SAFETY: promised by the caller.
+    unsafe { compute::<Vnni, U>(panel, columns, out) }
+}
+
+#[inline(always)]
+unsafe fn compute<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+    debug_assert!(out.len() >= columns.len() * panel.rows);
+    // SAFETY: promised by the caller.
+    unsafe {
+        match columns {
+            [column] => matvec::<D, U>(panel, column.cast(), out),
+            _ => matmul::<D, U>(panel, columns, out),
+        }
+    }
+}
+
+/// The row's groups one by one; the last may be completed with zeros.
+#[inline(always)]
+unsafe fn for_each_group<U: Unpack>(
+    row: *const u8,
+    row_bytes: usize,
+    groups: Range<usize>,
+    mut visit: impl FnMut(usize, Unpacked),
+) {
+    let whole = (row_bytes / U::BYTES).min(groups.end);
+    for group in groups.start..whole {
+        // SAFETY: the group lies inside the row.
+        visit(group, unsafe { U::unpack(row.add(group * U::BYTES)) });
+    }
+    if whole < groups.end {
+        // 512 is more than the bytes of any type's group.
+        let mut rest = [0u8; 512];
+        let start = whole * U::BYTES;
+        // SAFETY: from the last whole group to the end of the row, less than a group.
+        unsafe {
+            std::ptr::copy_nonoverlapping(row.add(start), rest.as_mut_ptr(), row_bytes - start);
+            visit(whole, U::unpack(rest.as_ptr()));
+        }
+    }
+}
+
+/// The quants as `D` multiplies them.
+#[inline(always)]
+unsafe fn stored<D: Dot, U: Unpack>(quants: [__m256i; 8]) -> [__m256i; 8] {
+    match U::QUANTS {
+        Quants::Unsigned { .. } => quants,
+        // SAFETY: promised by the caller.
+        Quants::Signed => quants.map(|v| unsafe { D::signed(v) }),
+    }
+}
+
+#[inline(always)]
+unsafe fn vector<T>(from: *const T) -> __m256i {
+    // SAFETY: the callers pass 32 readable bytes.
+    unsafe { _mm256_loadu_si256(from.cast()) }
+}
+
+#[inline(always)]
+unsafe fn floats(from: &[f32; 8]) -> __m256 {
+    // SAFETY: eight readable floats.
+    unsafe { _mm256_loadu_ps(from.as_ptr()) }
+}
+
+/// What sums begin with, so that weights that are stored too large come out right.
+#[inline(always)]
+unsafe fn start<D: Dot, U: Unpack>(offsets: &[i32; 8]) -> __m256i {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let Some(shift) = offset::<D, U>() else { return _mm256_setzero_si256() };
+        _mm256_sllv_epi32(vector(offsets), _mm256_set1_epi32(shift as i32))
+    }
+}
+
+/// Adds `scale * x.scale * sum`.
+#[inline(always)]
+unsafe fn add_scaled(acc: __m256, scale: __m256, x_scale: __m256, sum: __m256i) -> __m256 {
+    // SAFETY: promised by the caller.
+    unsafe { _mm256_fmadd_ps(_mm256_mul_ps(scale, x_scale), _mm256_cvtepi32_ps(sum), acc) }
+}
+
+/// The sum of the lanes, in the order that the family's contract states.
+#[inline(always)]
+unsafe fn lanes(v: __m256) -> f32 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let pairs = _mm_add_ps(halves, _mm_movehl_ps(halves, halves));
+        _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
+    }
+}
+
+/// One column: weights go from the packed row to the product in registers.
+#[inline(always)]
+unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &mut [f32]) {
+    for (row, out) in out[..panel.rows].iter_mut().enumerate() {
+        // SAFETY: rows and columns are readable as promised by the caller.
+        unsafe {
+            let mut acc = _mm256_setzero_ps();
+            let packed = panel.first.add(row * panel.row_bytes);
+            for_each_group::<U>(packed, panel.row_bytes, 0..panel.cols.div_ceil(GROUP), |group, w| {
+                let x = &*column.add(group);
+                let w_quants = stored::<D, U>(w.quants);
+                let quad = |half: usize, sum| {
+                    let w = std::array::from_fn(|g| w_quants[4 * half + g]);
+                    let x = std::array::from_fn(|g| vector(&raw const x.quants[4 * half + g]));
+                    D::dot4::<U>(sum, w, x)
+                };
+                let x_scale = floats(&x.scales);
+                let first = quad(0, start::<D, U>(&x.offsets[0]));
+                let second = quad(1, start::<D, U>(&x.offsets[1]));
+                if U::HALVES {
+                    acc = add_scaled(acc, w.scales[0], x_scale, first);
+                    acc = add_scaled(acc, w.scales[1], x_scale, second);
+                } else {
+                    acc = add_scaled(acc, w.scales[0], x_scale, _mm256_add_epi32(first, second));
+                }
+                acc = add_mins::<U>(acc, &w.mins, x);
+            });
+            *out = lanes(acc);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m256 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if !U::MINS {
+            return acc;
+        }
+        if !U::HALVES {
+            return _mm256_fmadd_ps(mins[0], floats(&x.whole_sums), acc);
+        }
+        let acc = _mm256_fmadd_ps(mins[0], floats(&x.sums[0]), acc);
+        _mm256_fmadd_ps(mins[1], floats(&x.sums[1]), acc)
+    }
+}
+
+/// Several columns: tiles of rows are unpacked once and multiplied with all of them.
+#[inline(always)]
+unsafe fn matmul<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+    let groups = panel.cols.div_ceil(GROUP);
+    scratch::with(|scratch| {
+        let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
+        for row in (0..panel.rows).step_by(TILE_ROWS) {
+            let rows = TILE_ROWS.min(panel.rows - row);
+            for start in (0..groups).step_by(TILE_GROUPS) {
+                let range = start..(start + TILE_GROUPS).min(groups);
+                // SAFETY: promised by the caller; the tile and the sums are written before they are read.
+                unsafe {
+                    unpack_tile::<D, U>(panel, row, range.clone(), tile);
+                    let block =
+                        Block { tile, first: start == 0, last: range.end == groups, groups: range, rows };
+                    for at in (0..columns.len()).step_by(D::COLS) {
+                        let columns = &columns[at..(at + D::COLS).min(columns.len())];
+                        let sums = sums.add(at);
+                        let out = out[at * panel.rows + row..].as_mut_ptr();
+                        match (D::ROWS, columns.len()) {
+                            (4, 1) => block.run::<D, U, 4, 1>(0, columns, sums, out, panel.rows),
+                            (4, 2) => block.run::<D, U, 4, 2>(0, columns, sums, out, panel.rows),
+                            (4, _) => block.run::<D, U, 4, 3>(0, columns, sums, out, panel.rows),
+                            (_, 1) => {
+                                block.run::<D, U, 2, 1>(0, columns, sums, out, panel.rows);
+                                block.run::<D, U, 2, 1>(2, columns, sums, out, panel.rows);
+                            }
+                            _ => {
+                                block.run::<D, U, 2, 2>(0, columns, sums, out, panel.rows);
+                                block.run::<D, U, 2, 2>(2, columns, sums, out, panel.rows);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Unpacks up to four rows; rows behind the last repeat it (they are computed and not stored).
+#[inline(always)]
+unsafe fn unpack_tile<D: Dot, U: Unpack>(panel: &Panel, row: usize, groups: Range<usize>, tile: *mut Tile) {
+    for r in 0..TILE_ROWS {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let packed = panel.first.add((row + r).min(panel.rows - 1) * panel.row_bytes);
+            for_each_group::<U>(packed, panel.row_bytes, groups.clone(), |group, w| {
+                let quants = stored::<D, U>(w.quants);
+                let weights = Weights { quants, scales: w.scales, mins: w.mins };
+                (&raw mut (*tile)[r][group - groups.start]).write(weights);
+            });
+        }
+    }
+}
+
+/// What the eight lanes of a tile's rows have summed up for one column, between parts of the rows.
+type Sums = [__m256; TILE_ROWS];
+
+/// A tile and its place in the rows.
+struct Block {
+    tile: *const Tile,
+    groups: Range<usize>,
+    /// Whether the rows begin, and end, with these groups.
+    first: bool,
+    last: bool,
+    rows: usize,
+}
+
+impl Block {
+    /// Rows `row..row + R` of the tile with C columns.
+    #[inline(always)]
+    unsafe fn run<D: Dot, U: Unpack, const R: usize, const C: usize>(
+        &self,
+        row: usize,
+        columns: &[*const u8],
+        sums: *mut Sums,
+        out: *mut f32,
+        out_stride: usize,
+    ) {
+        // SAFETY: promised by the caller of `matmul`, which passes C columns, sums and output columns.
+        unsafe {
+            let columns: [*const Group; C] = std::array::from_fn(|c| (*columns.get_unchecked(c)).cast());
+            let mut acc = [[_mm256_setzero_ps(); C]; R];
+            if !self.first {
+                for r in 0..R {
+                    for c in 0..C {
+                        acc[r][c] = (&raw const (*sums.add(c))[row + r]).read();
+                    }
+                }
+            }
+            for group in self.groups.clone() {
+                let w: [*const Weights; R] = std::array::from_fn(|r| {
+                    (&raw const (*self.tile)[row + r]).cast::<Weights>().add(group - self.groups.start)
+                });
+                let x: [*const Group; C] = std::array::from_fn(|c| columns[c].add(group));
+                multiply::<D, U, R, C>(&mut acc, w, x);
+            }
+            if !self.last {
+                for r in 0..R {
+                    for c in 0..C {
+                        (&raw mut (*sums.add(c))[row + r]).write(acc[r][c]);
+                    }
+                }
+                return;
+            }
+            for r in 0..R {
+                if row + r < self.rows {
+                    for c in 0..C {
+                        *out.add(c * out_stride + row + r) = lanes(acc[r][c]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One group of R rows and C columns.
+#[inline(always)]
+unsafe fn multiply<D: Dot, U: Unpack, const R: usize, const C: usize>(
+    acc: &mut [[__m256; C]; R],
+    w: [*const Weights; R],
+    x: [*const Group; C],
+) {
+    // SAFETY: promised by the caller of `matmul`.
+    unsafe {
+        let quad = |half: usize, sums: &mut [[__m256i; C]; R]| {
+            let w = std::array::from_fn(|r| (&raw const (*w[r]).quants[4 * half]));
+            let x = std::array::from_fn(|c| (&raw const (*x[c]).quants[4 * half]).cast());
+            D::tile4::<U, R, C>(sums, w, x);
+        };
+        let fold = |acc: &mut [[__m256; C]; R], half: usize, sums: &[[__m256i; C]; R]| {
+            for c in 0..C {
+                let x_scale = floats(&(*x[c]).scales);
+                for r in 0..R {
+                    acc[r][c] = add_scaled(acc[r][c], (*w[r]).scales[half], x_scale, sums[r][c]);
+                }
+            }
+        };
+        if U::HALVES {
+            for half in 0..2 {
+                let mut sums = [std::array::from_fn(|c| start::<D, U>(&(*x[c]).offsets[half])); R];
+                quad(half, &mut sums);
+                fold(acc, half, &sums);
+            }
+        } else {
+            let mut sums = [std::array::from_fn(|c| start::<D, U>(&(*x[c]).whole_offsets)); R];
+            quad(0, &mut sums);
+            quad(1, &mut sums);
+            fold(acc, 0, &sums);
+        }
+        if U::MINS {
+            for c in 0..C {
+                for r in 0..R {
+                    acc[r][c] = add_mins::<U>(acc[r][c], &(*w[r]).mins, &*x[c]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What a kernel computes: rows of one packed matrix times columns.
+
+use gruff_blocks::BlockType;
+
+/// Consecutive rows of a packed matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Panel {
+    pub(super) block_type: BlockType,
+    /// The first row's first byte.
+    pub(super) first: *const u8,
+    pub(super) row_bytes: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+/// A kernel for one block type.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    pub(super) name: &'static str,
+    /// `out[c * panel.rows + r]` becomes the product of row r and column c.
+    ///
+    /// # Safety
+    /// The machine has the instruction set that the kernel was chosen for; the panel's rows are readable; every
+    /// column points to a row of activations of `panel.cols` values in the form that the kernel takes; `out` holds
+    /// `panel.rows` values a column.
+    pub(super) compute: unsafe fn(panel: &Panel, columns: &[*const u8], out: &mut [f32]),
+}
