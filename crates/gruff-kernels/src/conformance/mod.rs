@@ -13,6 +13,7 @@ mod compare;
 mod data;
 mod delta_net;
 mod elementwise;
+mod matmul;
 mod norm;
 mod rope;
 mod run;
@@ -26,8 +27,15 @@ pub use run::{Failure, Options, Outcome, Report, run};
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {
-    let families =
-        [norm::cases, rope::cases, elementwise::cases, attention::cases, delta_net::cases, sampling::cases];
+    let families = [
+        norm::cases,
+        rope::cases,
+        elementwise::cases,
+        attention::cases,
+        delta_net::cases,
+        sampling::cases,
+        matmul::cases,
+    ];
     families.into_iter().flat_map(|family| family()).collect()
 }
 

@@ -48,3 +48,10 @@ pub(crate) fn with_scratch<T>(len: usize, work: impl FnOnce(&mut [f32]) -> T) ->
         work(unsafe { std::slice::from_raw_parts_mut(values, len) })
     })
 }
+
+/// Cuts the first `len` values off a scratch.
+pub(crate) fn cut<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (first, rest) = std::mem::take(scratch).split_at_mut(len);
+    *scratch = rest;
+    first
+}

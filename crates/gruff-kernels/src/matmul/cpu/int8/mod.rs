@@ -4,6 +4,7 @@
 //! register holds four values of each. A row whose blocks do not fill the last group is completed with blocks of
 //! scale 0.
 
+mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -42,12 +43,11 @@ pub(super) fn groups(cols: usize) -> usize {
 /// The kernel for a block type, where the instruction set has one.
 pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     #[cfg(target_arch = "x86_64")]
-    return x86::product::kernel(isa, block_type);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (isa, block_type);
-        None
+    if isa != Isa::Scalar {
+        return x86::product::kernel(isa, block_type);
     }
+    let _ = isa;
+    portable::kernel(block_type)
 }
 
 /// Rounds a row of activations into its groups.

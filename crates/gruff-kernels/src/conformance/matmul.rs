@@ -1,0 +1,126 @@
+//! Products with packed weights, and lookups in packed tables.
+
+use gruff_blocks::{BlockType, synthetic};
+
+use super::data::gaps;
+use super::{Bar, Case, Output, Tolerance, Values};
+use crate::elementwise;
+use crate::matmul::{self, Glu, Projection};
+use crate::{Activation, Activations, Device, PackedTensor, Result, Tensor, embedding};
+
+/// Rows of weights and of activations: odd ones, on both sides of every tile.
+const SHAPES: [(usize, usize); 5] = [(7, 1), (5, 2), (13, 5), (33, 8), (9, 67)];
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for block_type in BlockType::ALL.iter().copied() {
+        for cols in columns(block_type) {
+            for (rows, tokens) in SHAPES {
+                cases.push(linear(block_type, [rows, cols, tokens]));
+            }
+        }
+        cases.push(fused(block_type));
+        cases.push(embed(block_type));
+    }
+    cases.push(linear(BlockType::Q4_1, [70, 2592, 200]));
+    cases.push(linear(BlockType::Q6_K, [129, 2560, 1]));
+    cases
+}
+
+/// Widths: whole groups of the kernels, parts of them, and more than one tile of them.
+fn columns(block_type: BlockType) -> Vec<usize> {
+    let all = [32, 64, 96, 256, 512, 576, 896, 2304];
+    let odd = [1, 7, 100, 1031];
+    let whole = |cols: &usize| cols.is_multiple_of(block_type.values());
+    if block_type.is_scalar() { odd.to_vec() } else { all.into_iter().filter(whole).collect() }
+}
+
+/// Held to the twin of the same rounding, and exact activations to the f64 reference.
+fn bars() -> [Bar; 2] {
+    let tolerance = Tolerance::Nmse(1e-10);
+    [Activations::Int8, Activations::F32].map(|a| Bar { device: a, reference: a, tolerance })
+}
+
+fn weight(device: &Device, block_type: BlockType, rows: usize, cols: usize) -> Result<PackedTensor> {
+    let blocks = rows * cols / block_type.values();
+    let packed = synthetic::random_blocks(block_type, blocks, (rows * cols) as u64);
+    PackedTensor::from_bytes(device, &packed, block_type, [1, rows, cols])
+}
+
+fn linear(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
+    let label = format!("{block_type} [{rows}, {cols}] x {tokens}");
+    let operands = move |device: &Device| -> Result<(Tensor, PackedTensor, Tensor, Tensor)> {
+        let mut values = Values::new((rows + cols + tokens) as u64);
+        let x = values.strided(device, &[tokens, cols], 1.0)?;
+        let bias = values.tensor(device, &[rows], 1.0)?;
+        Ok((x, weight(device, block_type, rows, cols)?, bias, gaps(device, &[tokens, rows])?))
+    };
+    let together = move |device: &Device| {
+        let (x, weight, bias, out) = operands(device)?;
+        matmul::linear(&Activation::new(&x)?, &weight, Some(&bias), &out)?;
+        Ok(vec![Output::of("out", &out)?])
+    };
+    let one_by_one = move |device: &Device| {
+        let (x, weight, bias, out) = operands(device)?;
+        for t in 0..tokens {
+            let x = Activation::new(&x.narrow(0, t, 1)?)?;
+            matmul::linear(&x, &weight, Some(&bias), &out.narrow(0, t, 1)?)?;
+        }
+        Ok(vec![Output::of("out", &out)?])
+    };
+    Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars()).equals("one by one", one_by_one)
+}
+
+fn fused(block_type: BlockType) -> Case {
+    let (rows, cols, tokens) = (21, block_type.values() * 256_usize.div_ceil(block_type.values()), 3);
+    let operands = move |device: &Device| -> Result<(Activation, [PackedTensor; 2], [Tensor; 4])> {
+        let mut values = Values::new(u64::from(block_type.id()));
+        let x = Activation::new(&values.tensor(device, &[tokens, cols], 1.0)?)?;
+        let both = weight(device, block_type, 2 * rows, cols)?;
+        let weights = [both.narrow_rows(0, rows)?, both.narrow_rows(rows, rows)?.with_scale(&[0.5])?];
+        let out = || gaps(device, &[tokens, rows]);
+        let residual = values.strided(device, &[tokens, rows], 1.0)?;
+        Ok((x, weights, [out()?, out()?, out()?, residual]))
+    };
+    let outputs = |[a, b, c, d]: &[Tensor; 4]| {
+        [("first", a), ("second", b), ("glu", c), ("residual", d)]
+            .into_iter()
+            .map(|(name, tensor)| Output::of(name, tensor))
+            .collect::<Result<Vec<_>>>()
+    };
+    let fused = move |device: &Device| {
+        let (x, [gate, up], out) = operands(device)?;
+        matmul::linear_many(
+            &x,
+            &[
+                Projection { weight: &gate, bias: None, out: &out[0] },
+                Projection { weight: &up, bias: None, out: &out[1] },
+            ],
+        )?;
+        matmul::linear_glu(&x, &gate, &up, Glu::Silu, &out[2])?;
+        matmul::linear_add(&x, &up, &out[3])?;
+        outputs(&out)
+    };
+    let plain = move |device: &Device| {
+        let (x, [gate, up], out) = operands(device)?;
+        matmul::linear(&x, &gate, None, &out[0])?;
+        matmul::linear(&x, &up, None, &out[1])?;
+        elementwise::glu(&out[0], &out[1], Glu::Silu, &out[2])?;
+        elementwise::add(&out[3], &out[1])?;
+        outputs(&out)
+    };
+    Case::new("linear fused", format!("{block_type}"), Tolerance::Exact, fused)
+        .with_bars(&bars())
+        .equals("unfused", plain)
+}
+
+fn embed(block_type: BlockType) -> Case {
+    let cols = block_type.values() * 3;
+    Case::new("embed", format!("{block_type}"), Tolerance::Exact, move |device| {
+        let table = weight(device, block_type, 11, cols)?;
+        let out = gaps(device, &[4, cols])?;
+        embedding::embed(&[3, 0, 10, 3], &table, 1.5, &out)?;
+        Ok(vec![Output::of("out", &out)?])
+    })
+}
