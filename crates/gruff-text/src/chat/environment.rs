@@ -14,12 +14,13 @@ use super::python::value::{Dict, Range, check_storable, items, type_error, type_
 use super::python::{self, Arguments, compare, methods, operators, text};
 
 /// The operators that [`super::lower`] turns into calls.
-const OPERATORS: [(&str, Filter); 10] = [
+const OPERATORS: [(&str, Filter); 11] = [
     ("__add", operators::add),
     ("__multiply", operators::multiply),
     ("__modulo", operators::modulo),
     ("__concat", operators::concat),
     ("__compare", compare::chain),
+    ("__item", operators::item),
     ("__slice", operators::slice),
     ("__iterate", operators::iterate),
     ("__store", operators::store),
@@ -96,7 +97,9 @@ fn namespace(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
 }
 
 fn dict(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
-    Ok(Value::from_object(Dict::new(pairs("dict", state, args)?)?))
+    let dict = Dict::new(pairs("dict", state, args)?)?;
+    state.consume_fuel(dict.fuel())?;
+    Ok(Value::from_object(dict))
 }
 
 /// What `dict()` is called with: a mapping or pairs, and keyword arguments.

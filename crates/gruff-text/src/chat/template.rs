@@ -25,8 +25,8 @@ const METADATA_KEY: &str = "tokenizer.chat_template";
 
 /// The work a template may do: a base, and some for each byte of input. A unit is one instruction
 /// or 64 bytes of text. Real templates need well under 100 per message and 1 per byte.
-const FUEL_BASE: u64 = 4_000_000;
-const FUEL_PER_BYTE: u64 = 16;
+const FUEL_BASE: u64 = 10_000_000;
+const FUEL_PER_BYTE: u64 = 64;
 
 /// How deep macros and loops may be nested (a macro counts four).
 const MAX_RECURSION: usize = 240;
@@ -302,7 +302,8 @@ impl ChatTemplate {
 
 /// minijinja's message without its own way of naming the place.
 fn describe(error: &Error) -> String {
-    match (error.kind(), error.detail()) {
+    let detail = error.detail().map(|detail| detail.trim_end_matches('.'));
+    match (error.kind(), detail) {
         (ErrorKind::InvalidOperation | ErrorKind::SyntaxError, Some(detail)) => detail.to_owned(),
         (ErrorKind::UndefinedError, Some(detail)) if detail.contains("is undefined") => detail.to_owned(),
         (kind, Some(detail)) => format!("{kind}: {detail}"),

@@ -6,6 +6,9 @@ use super::{SyntaxError, error_at};
 /// How deep expressions may be nested, as minijinja limits them.
 const MAX_DEPTH: usize = 120;
 
+/// How many operations one tag may chain: minijinja recurses over them.
+const MAX_LINKS: usize = 1000;
+
 type Text = Result<String, SyntaxError>;
 
 /// Reads tokens of one tag. Every method returns what it read, rewritten, without the white space
@@ -15,11 +18,12 @@ pub(super) struct Parser<'a> {
     tokens: &'a [Token<'a>],
     at: usize,
     depth: usize,
+    links: usize,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(source: &'a str, tokens: &'a [Token<'a>]) -> Parser<'a> {
-        Parser { source, tokens, at: 0, depth: 0 }
+        Parser { source, tokens, at: 0, depth: 0, links: 0 }
     }
 
     pub(super) fn peek(&self) -> Option<Token<'a>> {
@@ -106,6 +110,15 @@ impl<'a> Parser<'a> {
         text
     }
 
+    /// Counts a link of a chain such as `a.b.c` or `a or b or c`, which makes a tree as high as it is long.
+    fn link(&mut self) -> Result<(), SyntaxError> {
+        self.links += 1;
+        match self.links > MAX_LINKS {
+            true => Err(self.error(&format!("a tag with more than {MAX_LINKS} operations"))),
+            false => Ok(()),
+        }
+    }
+
     /// One expression, or several as a tuple: `a, b`.
     pub(super) fn tuple(&mut self) -> Text {
         let first = self.expression()?;
@@ -153,6 +166,7 @@ impl<'a> Parser<'a> {
     fn disjunction(&mut self) -> Text {
         let mut out = self.conjunction()?;
         while let Some(space) = self.take("or") {
+            self.link()?;
             out = format!("{out}{space} or {}", self.conjunction()?);
         }
         Ok(out)
@@ -161,6 +175,7 @@ impl<'a> Parser<'a> {
     fn conjunction(&mut self) -> Text {
         let mut out = self.negation()?;
         while let Some(space) = self.take("and") {
+            self.link()?;
             out = format!("{out}{space} and {}", self.negation()?);
         }
         Ok(out)
@@ -198,9 +213,14 @@ impl<'a> Parser<'a> {
     fn sum(&mut self) -> Text {
         let mut out = self.concatenation()?;
         loop {
-            if let Some(space) = self.take("+") {
-                out = format!("__add({out}{space}, {})", self.concatenation()?);
+            if self.is("+") {
+                out = format!("__add({out}");
+                while let Some(space) = self.take("+") {
+                    out.push_str(&format!("{space}, {}", self.concatenation()?));
+                }
+                out.push(')');
             } else if let Some(space) = self.take("-") {
+                self.link()?;
                 out = format!("({out}{space} - {})", self.concatenation()?);
             } else {
                 return Ok(out);
@@ -233,6 +253,7 @@ impl<'a> Parser<'a> {
                 "/" | "//" => "",
                 _ => return Ok(out),
             };
+            self.link()?;
             let space = self.expect(operator)?;
             let right = self.power()?;
             out = match function {
@@ -245,6 +266,7 @@ impl<'a> Parser<'a> {
     fn power(&mut self) -> Text {
         let mut out = self.unary(true)?;
         while let Some(space) = self.take("**") {
+            self.link()?;
             out = format!("({out}{space} ** {})", self.unary(true)?);
         }
         Ok(out)
@@ -356,7 +378,8 @@ impl<'a> Parser<'a> {
     }
 
     fn postfix(&mut self, mut out: String) -> Text {
-        loop {
+        while self.is(".") || self.is("[") || self.is("(") {
+            self.link()?;
             if let Some(space) = self.take(".") {
                 let Some(token) = self.next() else {
                     return Err(self.unexpected("a name"));
@@ -371,13 +394,12 @@ impl<'a> Parser<'a> {
                 }
             } else if self.is("[") {
                 out = self.nested(|this| this.subscript(&out))?;
-            } else if self.is("(") {
+            } else {
                 let arguments = self.nested(Self::arguments)?;
                 out.push_str(&arguments);
-            } else {
-                return Ok(out);
             }
         }
+        Ok(out)
     }
 
     fn subscript(&mut self, value: &str) -> Text {
@@ -398,7 +420,10 @@ impl<'a> Parser<'a> {
         }
         space.push_str(&self.expect("]")?);
         match (bounds.len(), current) {
-            (0, Some(index)) => Ok(format!("{value}[{index}{space}]")),
+            (0, Some(index)) if space.is_empty() && is_short_literal(&index) => {
+                Ok(format!("{value}[{index}]"))
+            }
+            (0, Some(index)) => Ok(format!("__item({value}, {index}{space})")),
             (0, None) => Err(self.error("expected a subscript")),
             (1 | 2, last) => {
                 bounds.push(last.unwrap_or("none".to_owned()));
@@ -438,19 +463,19 @@ impl<'a> Parser<'a> {
 
     /// Filters, tests and calls behind a value.
     pub(super) fn filters(&mut self, mut out: String) -> Text {
-        loop {
+        while self.is("|") || self.is("is") || self.is("(") {
+            self.link()?;
             if self.is("|") {
                 let filter = self.filter()?;
                 out.push_str(&filter);
             } else if let Some(space) = self.take("is") {
                 out = format!("({out}{space} is {})", self.test()?);
-            } else if self.is("(") {
+            } else {
                 let arguments = self.nested(Self::arguments)?;
                 out.push_str(&arguments);
-            } else {
-                return Ok(out);
             }
         }
+        Ok(out)
     }
 
     /// `| name(arguments)`.
@@ -483,6 +508,9 @@ impl<'a> Parser<'a> {
         let Some(token) = self.peek() else {
             return Ok(out);
         };
+        if token.text == "is" {
+            return Err(self.error("tests cannot be chained with 'is'"));
+        }
         let argument = match (token.kind, token.text) {
             (Kind::Operator, "(") => {
                 let arguments = self.nested(Self::arguments)?;
@@ -501,6 +529,12 @@ impl<'a> Parser<'a> {
         }
         Ok(out)
     }
+}
+
+/// A string or a small number: minijinja looks these up at no cost that would have to be paid for,
+/// and its errors name the expression.
+fn is_short_literal(index: &str) -> bool {
+    index.starts_with('\'') || (index.len() < 4 && index.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The line breaks of white space: what must be kept for line numbers to stay right.

@@ -17,6 +17,9 @@ use tokens::Lexer;
 const MAX_SOURCE: usize = 4 << 20;
 const MAX_LINES: usize = 60_000;
 
+/// minijinja recurses over every `elif`.
+const MAX_ELIF: usize = 500;
+
 /// What is wrong with a template, and on which line.
 #[derive(Debug, PartialEq)]
 pub(super) struct SyntaxError {
@@ -44,6 +47,12 @@ pub(super) fn lower(source: &str) -> Result<Lowered, SyntaxError> {
                 "the template has {} bytes and {lines} lines; at most {MAX_SOURCE} and {MAX_LINES} are accepted",
                 source.len()
             ),
+        });
+    }
+    if source.matches("elif").count() > MAX_ELIF {
+        return Err(SyntaxError {
+            line: 1,
+            message: format!("the template has more than {MAX_ELIF} elif tags"),
         });
     }
     let mut out = String::with_capacity(source.len() * 2);

@@ -4,7 +4,7 @@ use super::SyntaxError;
 use super::expression::Parser;
 
 /// Tags that hold no expression, or whose contents minijinja reads as Jinja does.
-const PLAIN: [&str; 23] = [
+const PLAIN: [&str; 17] = [
     "autoescape",
     "block",
     "break",
@@ -21,13 +21,7 @@ const PLAIN: [&str; 23] = [
     "endraw",
     "endset",
     "endwith",
-    "extends",
-    "from",
     "generation",
-    "import",
-    "include",
-    "pluralize",
-    "raw",
 ];
 
 /// Rewrites the inside of one tag.
@@ -64,6 +58,9 @@ pub(super) fn lower(parser: &mut Parser<'_>, marks_generation: &mut bool) -> Res
             "endcall".to_owned()
         }
         name if PLAIN.contains(&name) => return Ok(parser.verbatim()),
+        name @ ("extends" | "from" | "import" | "include") => {
+            return Err(parser.error(&format!("'{name}' cannot be used: there are no other templates")));
+        }
         name => return Err(parser.error(&format!("unknown tag '{name}'"))),
     };
     parser.end()?;
@@ -101,7 +98,10 @@ fn target(parser: &mut Parser<'_>, end: &str) -> Result<String, SyntaxError> {
 
 fn set(parser: &mut Parser<'_>) -> Result<String, SyntaxError> {
     parser.name()?;
-    let mut names = parser.name()?;
+    let mut names = match parser.take("(") {
+        Some(space) => format!("{space}("),
+        None => parser.name()?,
+    };
     while !parser.is("=") {
         let Some(token) = parser.next() else {
             return Ok(format!("set {names}"));

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, State, Value};
 
-use super::value::{Dict, items, type_error, type_name};
+use super::value::{Dict, check_key, items, type_error, type_name};
 use super::{Arguments, undefined};
 
 /// `a op b op c …`: operands and operators take turns.
@@ -80,6 +80,7 @@ fn equal_items(state: &State, left: &[Value], right: &[Value]) -> Result<bool, E
     if left.len() != right.len() {
         return Ok(false);
     }
+    state.consume_fuel(left.len() as u64 / 4)?;
     for (left, right) in left.iter().zip(right) {
         if !equal(state, left, right)? {
             return Ok(false);
@@ -145,16 +146,25 @@ pub(crate) fn contains(state: &State, container: &Value, item: &Value) -> Result
         return Ok(text.contains(part));
     }
     if let Some(dict) = container.downcast_object_ref::<Dict>() {
+        check_key(item)?;
         return Ok(dict.contains(item));
     }
     if container.is_undefined() {
         return Ok(false);
     }
+    if let Some(list) = list(container).or_else(|| tuple(container)) {
+        return contains_item(state, list, item);
+    }
     let candidates = items(state, container).map_err(|error| match container.as_object() {
         Some(_) => error,
         None => type_error(format!("argument of type '{}' is not iterable", type_name(container))),
     })?;
-    for candidate in &candidates {
+    contains_item(state, &candidates, item)
+}
+
+fn contains_item(state: &State, candidates: &[Value], item: &Value) -> Result<bool, Error> {
+    state.consume_fuel(candidates.len() as u64 / 4)?;
+    for candidate in candidates {
         if equal(state, candidate, item)? {
             return Ok(true);
         }

@@ -100,7 +100,7 @@ fn escape_filter(state: &mut State, args: Arguments<'_>) -> Result<Value, Error>
         return Ok(value);
     }
     let escaped = escape(value.as_str().unwrap_or_default());
-    state.consume_fuel(escaped.len() as u64 / 64)?;
+    text::charge(state, escaped.len())?;
     Ok(Value::from_safe_string(escaped))
 }
 
@@ -264,7 +264,7 @@ fn indent(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
     if len > MAX_TEXT {
         return Err(too_long());
     }
-    state.consume_fuel(len as u64 / 64)?;
+    text::charge(state, len)?;
     let mut out = String::with_capacity(len);
     for (at, line) in lines.iter().enumerate() {
         let indented = match at {

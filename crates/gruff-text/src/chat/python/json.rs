@@ -46,7 +46,7 @@ pub(crate) fn tojson(state: &mut State, args: &[Value]) -> Result<Value, Error> 
     };
     let mut out = Bounded(String::new());
     write_value(state, &mut out, &layout, &value, 0)?;
-    state.consume_fuel(out.0.len() as u64 / 16)?;
+    state.consume_fuel(out.0.len() as u64 / 4)?;
     Ok(Value::from(out.0))
 }
 

@@ -11,14 +11,22 @@ use super::value::{
 };
 use super::{Arguments, undefined};
 
-/// `left + right`.
+/// `a + b + …`, from the left.
 pub(crate) fn add(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
-    let (left, right) = pair(args)?;
+    let (first, rest) = args.split_first().ok_or_else(|| type_error("a sum of nothing"))?;
+    let mut total = first.clone();
+    for value in rest {
+        total = add_two(state, &total, value)?;
+    }
+    Ok(total)
+}
+
+fn add_two(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
         if a.len() + b.len() > MAX_TEXT {
             return Err(too_long());
         }
-        state.consume_fuel((a.len() + b.len()) as u64 / 64)?;
+        text::charge(state, a.len() + b.len())?;
         return Ok(add_text((left, a), (right, b)));
     }
     if let (Some(a), Some(b)) =
@@ -82,7 +90,7 @@ pub(crate) fn multiply(state: &mut State, args: Arguments<'_>) -> Result<Value, 
         if len > MAX_TEXT {
             return Err(too_long());
         }
-        state.consume_fuel(len as u64 / 64)?;
+        text::charge(state, len)?;
         let result = text.repeat(count);
         return Ok(if repeated.is_safe() { Value::from_safe_string(result) } else { Value::from(result) });
     }
@@ -101,7 +109,7 @@ pub(crate) fn modulo(state: &mut State, args: Arguments<'_>) -> Result<Value, Er
     let (left, right) = pair(args)?;
     if let Some(format) = left.as_str() {
         let text = percent(format, right)?;
-        state.consume_fuel(text.len() as u64 / 64)?;
+        text::charge(state, text.len())?;
         return Ok(Value::from(text));
     }
     if matches!(right.kind(), ValueKind::Number | ValueKind::Bool) && !right.is_true() {
@@ -181,11 +189,26 @@ pub(crate) fn concat(state: &mut State, args: Arguments<'_>) -> Result<Value, Er
         }
         out.push_str(&part);
     }
-    state.consume_fuel(out.len() as u64 / 64)?;
+    text::charge(state, out.len())?;
     Ok(Value::from(out))
 }
 
-/// `value[start:stop:step]`; what cannot be sliced gives undefined, as any failing subscript.
+/// `value[key]` of a key that is computed: a list's or text's item, or a dict's entry.
+pub(crate) fn item(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
+    let (value, key) = pair(args)?;
+    let Some(text) = value.as_str() else {
+        return value.get_item(key).map_err(|_| undefined(value));
+    };
+    state.consume_fuel(text.len() as u64 / 64)?;
+    let Some(at) = integer(key) else {
+        return Ok(Value::UNDEFINED);
+    };
+    let at = if at < 0 { at.saturating_add(text.chars().count() as i128) } else { at };
+    let c = usize::try_from(at).ok().and_then(|at| text.chars().nth(at));
+    Ok(c.map_or(Value::UNDEFINED, Value::from))
+}
+
+/// `value[start:stop:step]`.
 pub(crate) fn slice(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
     let [value, start, stop, step] = args else {
         return Err(type_error("a slice takes a value and three bounds"));
@@ -198,7 +221,7 @@ pub(crate) fn slice(state: &mut State, args: Arguments<'_>) -> Result<Value, Err
         false => integer(bound).map(Some),
     };
     let (Some(start), Some(stop), Some(step)) = (bound(start), bound(stop), bound(step)) else {
-        return Ok(Value::UNDEFINED);
+        return Err(type_error("slice indices must be integers or None"));
     };
     let step = step.unwrap_or(1);
     if step == 0 {
@@ -214,7 +237,7 @@ pub(crate) fn slice(state: &mut State, args: Arguments<'_>) -> Result<Value, Err
         || value.downcast_object_ref::<Vec<Value>>().is_some()
         || value.downcast_object_ref::<Range>().is_some();
     if !sliceable {
-        return Ok(Value::UNDEFINED);
+        return Err(type_error(format!("'{}' object is not subscriptable", type_name(value))));
     }
     let all = items(state, value)?;
     let part: Vec<Value> =
@@ -250,7 +273,8 @@ pub(crate) fn iterate(state: &mut State, args: Arguments<'_>) -> Result<Value, E
     if value.as_object().is_some_and(|_| is_opaque(&value)) || !is_iterable(&value) {
         return Err(type_error(format!("'{}' object is not iterable", type_name(&value))));
     }
-    state.consume_fuel(1)?;
+    let text = value.as_str().map_or(0, str::len) as u64 / 16;
+    state.consume_fuel(text + value.len().unwrap_or(0) as u64 / 4)?;
     Ok(value)
 }
 
@@ -273,8 +297,9 @@ pub(crate) fn dict_literal(state: &mut State, args: Arguments<'_>) -> Result<Val
     let map = args.first().cloned().unwrap_or_default();
     let pairs: Vec<(Value, Value)> =
         map.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten().collect();
-    state.consume_fuel(pairs.len() as u64)?;
-    Ok(Value::from_object(Dict::new(pairs)?))
+    let dict = Dict::new(pairs)?;
+    state.consume_fuel(dict.fuel())?;
+    Ok(Value::from_object(dict))
 }
 
 fn pair(args: Arguments<'_>) -> Result<(&Value, &Value), Error> {

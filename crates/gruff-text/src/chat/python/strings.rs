@@ -84,7 +84,9 @@ fn dispatch(state: &mut State, text: &str, method: &str, args: &[Value]) -> Resu
         }
         "format" => {
             let (positional, named) = split_arguments(args)?;
-            Value::from(str_format(text, positional, &named)?)
+            let text = str_format(text, positional, &named)?;
+            super::text::charge(state, text.len())?;
+            Value::from(text)
         }
         "zfill" => {
             let width = width(method, args)?.0;
@@ -331,7 +333,7 @@ pub(crate) fn replace(state: &State, text: &str, old: &str, new: &str, count: i1
     if len > MAX_TEXT {
         return Err(too_long());
     }
-    state.consume_fuel(len as u64 / 64)?;
+    super::text::charge(state, len)?;
     Ok(text.replacen(old, new, limit))
 }
 
@@ -426,6 +428,7 @@ fn join(state: &State, separator: &str, parts: &Value) -> Result<Value, Error> {
         }
         out.push_str(text);
     }
+    super::text::charge(state, out.len())?;
     Ok(Value::from(out))
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, Value};
+use minijinja::{Error, State, Value};
 
 use super::value::{Dict, Generator, Range, View, limit_error};
 
@@ -29,6 +29,13 @@ pub(crate) fn repr(value: &Value) -> Result<String, Error> {
 
 pub(crate) fn too_long() -> Error {
     limit_error(format!("a text of more than {} MiB", MAX_TEXT >> 20))
+}
+
+/// Pays for a text of `len` bytes. Long ones cost more, or a few of them would fill the memory.
+pub(crate) fn charge(state: &State, len: usize) -> Result<(), Error> {
+    const LONG: usize = 4 << 20;
+    let bytes_per_unit = if len < LONG { 64 } else { 8 };
+    state.consume_fuel((len / bytes_per_unit) as u64)
 }
 
 /// A string that refuses to grow beyond [`MAX_TEXT`].
@@ -61,6 +68,11 @@ pub(crate) fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::Bool | ValueKind::Number => write!(out, "{value}"),
+        ValueKind::String if value.is_safe() => {
+            out.write_str("Markup(")?;
+            string(out, value.as_str().unwrap_or_default())?;
+            out.write_str(")")
+        }
         ValueKind::String => string(out, value.as_str().unwrap_or_default()),
         _ => container(out, value),
     }

@@ -61,6 +61,11 @@ impl Dict {
         self.entries.get(*self.index.get(key)?).map(|entry| &entry.1)
     }
 
+    /// What a walk over the dict costs.
+    pub(crate) fn fuel(&self) -> u64 {
+        self.extent.nodes / 4
+    }
+
     pub(crate) fn contains(&self, key: &Value) -> bool {
         self.index.contains_key(key)
     }
@@ -283,7 +288,7 @@ pub(crate) fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
         return Err(type_error(format!("'{}' object is not iterable", type_name(value))));
     }
     if let Some(len) = value.len() {
-        state.consume_fuel(len as u64 / 4)?;
+        state.consume_fuel(len as u64 / 2)?;
     }
     value.try_iter()?.checked().collect()
 }
@@ -315,7 +320,7 @@ impl Extent {
     }
 }
 
-/// More nodes than any fuel pays for: a walk stops there.
+/// How many nodes a stored value may have; 16 bytes of text count as one more.
 const MAX_NODES: u64 = 1 << 22;
 
 fn measure(value: &Value, level: usize) -> Result<Extent, Error> {
@@ -342,7 +347,9 @@ fn measure_into(value: &Value, level: usize, total: &mut Extent) -> Result<(), E
         total.depth = total.depth.max(deepest + 1);
         Ok(())
     };
-    if let Some(dict) = value.downcast_object_ref::<Dict>() {
+    if let Some(text) = value.as_str() {
+        total.nodes = total.nodes.saturating_add(text.len() as u64 / 16);
+    } else if let Some(dict) = value.downcast_object_ref::<Dict>() {
         total.depth = total.depth.max(dict.extent.depth);
         total.nodes = total.nodes.saturating_add(dict.extent.nodes);
         if level + dict.extent.depth > MAX_DEPTH {
@@ -387,7 +394,7 @@ fn is_plain_map(value: &Value) -> bool {
 }
 
 /// Strings and numbers and tuples of them can be keys.
-fn check_key(key: &Value) -> Result<(), Error> {
+pub(crate) fn check_key(key: &Value) -> Result<(), Error> {
     let hashable = match key.downcast_object_ref::<Tuple>() {
         Some(tuple) => tuple.iter().all(|part| part.as_object().is_none()),
         None => key.as_object().is_none(),

@@ -60,7 +60,12 @@ fn input(state: &State, args: Arguments<'_>) -> Result<Vec<Value>, Error> {
 /// [`input`] of the filters for which whatever is false is empty.
 fn input_if_true(state: &State, args: Arguments<'_>) -> Result<Vec<Value>, Error> {
     match args.first() {
-        Some(value) if value.is_true() => items(state, value),
+        Some(value) if value.is_true() => {
+            let values = items(state, value)?;
+            // Each is passed to a filter or test.
+            state.consume_fuel(values.len() as u64 * 4)?;
+            Ok(values)
+        }
         _ => Ok(Vec::new()),
     }
 }
@@ -98,6 +103,7 @@ fn join(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
         }
         out.push_str(&part);
     }
+    text::charge(state, out.len())?;
     Ok(Value::from(out))
 }
 
@@ -266,6 +272,7 @@ fn dictsort(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
 fn unique(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
     let [_, case_sensitive, attribute] = bind("unique", args, ["value", "case_sensitive", "attribute"], 1)?;
     let values = input(state, args)?;
+    state.consume_fuel(values.len() as u64 * 2)?;
     let mut seen = std::collections::HashSet::new();
     let mut kept = Vec::new();
     for (key, value) in keyed(values, attribute.as_ref(), flag(case_sensitive), None)? {
