@@ -10,6 +10,8 @@ use regex_automata::util::pool::Pool;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind};
 
+use super::chars::CharClass;
+
 /// Room for the states of one lazily built DFA; beyond it they are dropped and built again as needed.
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -34,12 +36,16 @@ enum Search {
     Sparse { regex: Box<regex::Regex>, caches: Pool<regex::Cache, Make<regex::Cache>>, grouping: Grouping },
 }
 
-#[derive(Clone, Copy, PartialEq)]
+/// What becomes of a match.
 enum Grouping {
     Whole,
     Thousands,
-    ThousandsBeforeBorder,
+    /// Only where none of these characters follows.
+    ThousandsUnlessBefore(CharClass),
 }
+
+/// `\w`, as the published tokenizers' library has it.
+const WORD: &str = r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]";
 
 /// A compiled pre-tokenizer.
 pub(crate) struct Splitter {
@@ -76,7 +82,9 @@ impl Search {
             Stage::Regex(pattern) if pattern.contains(NOT_BEFORE_TEXT) => Search::dense(pattern),
             Stage::Regex(pattern) => Search::sparse(pattern, Grouping::Whole),
             Stage::Thousands => Search::sparse(r"\p{N}+", Grouping::Thousands),
-            Stage::ThousandsBeforeBorder => Search::sparse(r"\d+", Grouping::ThousandsBeforeBorder),
+            Stage::ThousandsBeforeBorder => {
+                Search::sparse(r"\d+", Grouping::ThousandsUnlessBefore(CharClass::new(WORD)?))
+            }
         }
     }
 
@@ -114,7 +122,7 @@ impl Search {
             Search::Sparse { regex, caches, grouping } => {
                 let cache = &mut caches.get();
                 for &end in ends {
-                    split_sparse(regex, cache, *grouping, &text[start..end], start, finer);
+                    split_sparse(regex, cache, grouping, &text[start..end], start, finer);
                     start = end;
                 }
             }
@@ -181,7 +189,7 @@ fn split_dense(
 fn split_sparse(
     regex: &regex::Regex,
     cache: &mut regex::Cache,
-    grouping: Grouping,
+    grouping: &Grouping,
     piece: &str,
     base: usize,
     ends: &mut Vec<usize>,
@@ -196,14 +204,15 @@ fn split_sparse(
             at += piece[at..].chars().next().map_or(1, char::len_utf8);
             continue;
         }
-        let before_word = || piece[found.end()..].chars().next().is_some_and(is_word);
-        if grouping == Grouping::ThousandsBeforeBorder && before_word() {
+        if let Grouping::ThousandsUnlessBefore(word) = grouping
+            && piece[found.end()..].chars().next().is_some_and(|c| word.contains(c))
+        {
             continue;
         }
         if found.start() > done {
             ends.push(base + found.start());
         }
-        if grouping != Grouping::Whole {
+        if !matches!(grouping, Grouping::Whole) {
             push_thousands(&piece[found.range()], base + found.start(), ends);
         }
         ends.push(base + found.end());
@@ -222,10 +231,6 @@ fn push_thousands(digits: &str, base: usize, ends: &mut Vec<usize>) {
             ends.push(base + at);
         }
     }
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 fn last_char_len(text: &str) -> usize {
@@ -286,4 +291,46 @@ fn alternatives(pattern: &str) -> Vec<&str> {
     }
     parts.push(&pattern[start..]);
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces<'a>(stages: &[Stage], text: &'a str) -> Vec<&'a str> {
+        let mut start = 0;
+        let ends = Splitter::new(stages).unwrap().ends(text);
+        ends.into_iter().map(|end| &text[std::mem::replace(&mut start, end)..end]).collect()
+    }
+
+    #[test]
+    fn look_ahead_leaves_one_space_to_the_next_word() {
+        let words = [Stage::Regex(r" ?\p{L}+|\s+(?!\S)|\s+")];
+        assert_eq!(pieces(&words, "a   b  \n"), ["a", "  ", " b", "  \n"]);
+        assert_eq!(pieces(&words, "\t\u{3000}!! b"), ["\t", "\u{3000}", "!!", " b"]);
+        let cascade = [Stage::Regex(r"\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}")];
+        assert_eq!(pieces(&cascade, "       x"), ["    ", "  ", " ", "x"]);
+        assert_eq!(pieces(&cascade, "    x"), ["  ", " ", " ", "x"]);
+        assert_eq!(pieces(&words, ""), [""; 0]);
+    }
+
+    #[test]
+    fn stages_cut_what_earlier_ones_left() {
+        let stages = [Stage::Regex(r"\p{N}"), Stage::Regex(r"\p{L}+|[^\p{L}]+")];
+        assert_eq!(pieces(&stages, "a1b--22"), ["a", "1", "b", "--", "2", "2"]);
+    }
+
+    #[test]
+    fn digits_group_from_the_right() {
+        assert_eq!(pieces(&[Stage::Thousands], "x1234567y12"), ["x", "1", "234", "567", "y", "12"]);
+        let border = [Stage::ThousandsBeforeBorder];
+        assert_eq!(pieces(&border, "1234 5678x 123456"), ["1", "234", " 5678x ", "123", "456"]);
+        assert_eq!(pieces(&border, "1234\u{301}"), ["1234\u{301}"]);
+    }
+
+    #[test]
+    fn alternatives_are_those_of_the_top_level() {
+        assert_eq!(alternatives(r"a|(?:b|c)|[|\]]|\||d"), ["a", "(?:b|c)", r"[|\]]", r"\|", "d"]);
+        assert!(Splitter::new(&[Stage::Regex("(")]).is_err());
+    }
 }
