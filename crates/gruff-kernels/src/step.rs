@@ -56,6 +56,14 @@ impl Step {
         Self::new(StepTokens::Ids(tokens), [line.clone(), line.clone(), line], sequences, output_rows)
     }
 
+    /// The same step with other output rows.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when a row does not exist.
+    pub fn with_output_rows(self, output_rows: Vec<u32>) -> Result<Self> {
+        Self::new(self.tokens, self.positions, self.sequences, output_rows)
+    }
+
     /// A step with explicit positions (`[3][T]`: time, height, width; equal for text) and output rows
     /// (indices into the step's tokens; only these get logits).
     ///

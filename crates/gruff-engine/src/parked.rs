@@ -1,0 +1,104 @@
+//! What finished sequences leave in the caches, to be continued: the next turn of a conversation begins where
+//! the last one ended.
+
+use gruff_kernels::PAGE_LEN;
+
+/// A finished sequence that still owns its pages and slot.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// The tokens that the caches hold.
+    pub(crate) tokens: Vec<u32>,
+    /// KV pages, in order.
+    pub(crate) pages: Vec<u32>,
+    /// State slot.
+    pub(crate) slot: u32,
+}
+
+/// How far back a sequence can be cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rewind {
+    /// `None`: to any length (keys and values only). Otherwise the most tokens that can be dropped
+    /// (recurrent state).
+    pub(crate) most: Option<usize>,
+}
+
+impl Rewind {
+    /// Tokens of `parked` that `prompt` can continue from; 0 when it is of no use. At least one token of the
+    /// prompt is left to compute, since its logits are wanted.
+    fn usable(self, parked: &[u32], prompt: &[u32]) -> usize {
+        let common = parked.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let usable = common.min(prompt.len().saturating_sub(1));
+        match self.most {
+            Some(most) if parked.len() - usable > most => 0,
+            _ => usable,
+        }
+    }
+}
+
+/// The parked sequences, least recently used first.
+#[derive(Debug, Default)]
+pub(crate) struct ParkingLot {
+    parked: Vec<Parked>,
+}
+
+impl ParkingLot {
+    pub(crate) fn park(&mut self, parked: Parked) {
+        self.parked.push(parked);
+    }
+
+    /// Takes out the sequence that saves `prompt` the most tokens, with how many.
+    pub(crate) fn best(&mut self, prompt: &[u32], rewind: Rewind) -> Option<(Parked, usize)> {
+        let (index, usable) = self
+            .parked
+            .iter()
+            .enumerate()
+            .map(|(index, parked)| (index, rewind.usable(&parked.tokens, prompt)))
+            .max_by_key(|(_, usable)| *usable)?;
+        // Less than a page is not worth taking a conversation's cache away.
+        (usable >= PAGE_LEN.min(prompt.len().saturating_sub(1)) && usable > 0)
+            .then(|| (self.parked.remove(index), usable))
+    }
+
+    /// Gives up the least recently used.
+    pub(crate) fn evict(&mut self) -> Option<Parked> {
+        (!self.parked.is_empty()).then(|| self.parked.remove(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parked(tokens: &[u32]) -> Parked {
+        Parked { tokens: tokens.to_vec(), pages: Vec::new(), slot: 0 }
+    }
+
+    #[test]
+    fn any_rewind_uses_the_common_prefix() {
+        let rewind = Rewind { most: None };
+        assert_eq!(rewind.usable(&[1, 2, 3, 4], &[1, 2, 9]), 2);
+        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 3]), 2);
+        assert_eq!(rewind.usable(&[1, 2, 3], &[5]), 0);
+    }
+
+    #[test]
+    fn recurrent_state_goes_back_only_so_far() {
+        let rewind = Rewind { most: Some(1) };
+        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 3, 4]), 3);
+        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 9, 4]), 2);
+        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 9, 9, 4]), 0);
+        assert_eq!(Rewind { most: Some(0) }.usable(&[1, 2, 3], &[1, 2, 3]), 0);
+    }
+
+    #[test]
+    fn the_longest_saving_is_taken_and_the_oldest_given_up() {
+        let mut lot = ParkingLot::default();
+        lot.park(parked(&[7; 40]));
+        lot.park(parked(&[1; 50]));
+        lot.park(parked(&[1; 60]));
+        let (best, usable) = lot.best(&[1; 80], Rewind { most: None }).unwrap();
+        assert_eq!((best.tokens.len(), usable), (60, 60));
+        assert_eq!(lot.evict().unwrap().tokens[0], 7);
+        assert!(lot.best(&[2; 80], Rewind { most: None }).is_none());
+    }
+}

@@ -1,0 +1,211 @@
+//! How much memory a model takes, planned before any is taken.
+
+use std::fmt;
+
+use gruff_kernels::{DType, PAGE_LEN};
+use gruff_models::{Model, ModelConfig};
+
+use crate::error::refuse;
+use crate::{EngineOptions, Error, Result};
+
+/// What stays free for the system and for what no plan can count.
+const HEADROOM: u64 = 256 << 20;
+
+/// The context that `Context::Auto` does not exceed on its own, however much memory there is.
+const AUTO_CONTEXT: usize = 32_768;
+
+/// The smallest context worth having.
+const LEAST_CONTEXT: usize = 512;
+
+/// How many tokens a sequence may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Context {
+    /// As many as the model was trained for and memory allows, at most 32,768.
+    #[default]
+    Auto,
+    /// This many.
+    Tokens(usize),
+}
+
+/// Where the memory goes, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Tokens a sequence may have, prompt and answer.
+    pub context: usize,
+    /// Sequences in progress at once.
+    pub max_sequences: usize,
+    /// The packed weights (mapped from the file on the CPU).
+    pub weights: u64,
+    /// Tokens that the caches hold for all sequences together.
+    pub cache_tokens: usize,
+    /// Keys and values of that many tokens.
+    pub kv: u64,
+    /// Recurrent state: all sequences.
+    pub state: u64,
+    /// Intermediate results and logits of a step.
+    pub scratch: u64,
+    /// What the system says is available, where it says so.
+    pub available: Option<u64>,
+}
+
+impl MemoryPlan {
+    /// Plans for `model`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] with the sum spelled out when it does not fit, [`Error::Request`] for a context the
+    /// model or the options make impossible.
+    pub fn new(model: &dyn Model, options: &EngineOptions) -> Result<Self> {
+        let trained = model.config().max_position_embeddings;
+        if options.max_sequences == 0 {
+            return refuse("max_sequences", "0 sequences can compute nothing; ask for at least 1");
+        }
+        let available = options.memory.or_else(available_memory);
+        let context = match options.context {
+            Context::Tokens(0) => return refuse("ctx", "a context of 0 tokens holds nothing"),
+            Context::Tokens(tokens) if tokens > trained => {
+                return refuse(
+                    "ctx",
+                    format!("{tokens} tokens are more than the {trained} that this model was trained for"),
+                );
+            }
+            Context::Tokens(tokens) => tokens,
+            Context::Auto => Self::fitting_context(model, options, trained.min(AUTO_CONTEXT), available),
+        };
+        let plan = Self::with_context(model, options, context, available);
+        if plan.cache_tokens < context {
+            return refuse(
+                "cache_tokens",
+                format!("{} tokens do not hold one sequence of {context}", plan.cache_tokens),
+            );
+        }
+        match available {
+            Some(available) if plan.total() + HEADROOM > available => Err(Error::Memory(plan.refusal())),
+            _ => Ok(plan),
+        }
+    }
+
+    fn fitting_context(
+        model: &dyn Model,
+        options: &EngineOptions,
+        most: usize,
+        available: Option<u64>,
+    ) -> usize {
+        let Some(available) = available else { return most };
+        let mut context = most;
+        while context > LEAST_CONTEXT {
+            let plan = Self::with_context(model, options, context, Some(available));
+            if plan.total() + HEADROOM <= available {
+                break;
+            }
+            context = (context / 2).max(LEAST_CONTEXT.min(most));
+        }
+        context
+    }
+
+    fn with_context(
+        model: &dyn Model,
+        options: &EngineOptions,
+        context: usize,
+        available: Option<u64>,
+    ) -> Self {
+        let sequences = options.max_sequences as u64;
+        let full = options.max_sequences.saturating_mul(context.next_multiple_of(PAGE_LEN));
+        let cache_tokens =
+            options.cache_tokens.map_or(full, |tokens| tokens.next_multiple_of(PAGE_LEN).min(full));
+        let config = model.config();
+        Self {
+            context,
+            cache_tokens,
+            max_sequences: options.max_sequences,
+            weights: config.weight_bytes,
+            kv: cache_tokens as u64 * config.caches.bytes_per_token(options.kv_dtype) as u64,
+            state: sequences * config.caches.bytes_per_slot(options.rollback) as u64,
+            scratch: scratch_bytes(config, options),
+            available,
+        }
+    }
+
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.weights + self.kv + self.state + self.scratch
+    }
+
+    /// KV pages in the pool.
+    pub(crate) fn pages(&self) -> usize {
+        self.cache_tokens / PAGE_LEN
+    }
+
+    fn refusal(&self) -> String {
+        format!(
+            "not enough memory: {self}. Choose a smaller --ctx, fewer sequences, a smaller model or a smaller \
+             quantization"
+        )
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "weights {} + KV {} ({} tokens) + state {} + scratch {} = {}",
+            Bytes(self.weights),
+            Bytes(self.kv),
+            self.cache_tokens,
+            Bytes(self.state),
+            Bytes(self.scratch),
+            Bytes(self.total()),
+        )?;
+        match self.available {
+            Some(available) => write!(f, ", of {} available", Bytes(available)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Rows of the residual stream's width that a step holds at once: the stream, its norm, projections, the
+/// feed-forward's inner rows and their quantized forms. Measured on the supported families, rounded up.
+const ROWS_IN_FLIGHT: u64 = 24;
+
+/// Intermediate results of a full step and its logits.
+fn scratch_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
+    let values = options.step_tokens as u64 * config.hidden_size as u64 * ROWS_IN_FLIGHT
+        + options.max_sequences as u64 * config.vocab_size as u64;
+    4 * values
+}
+
+/// A number of bytes for people.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = self.0 as f64 / (1 << 20) as f64;
+        if mib >= 1024.0 { write!(f, "{:.2} GiB", mib / 1024.0) } else { write!(f, "{mib:.1} MiB") }
+    }
+}
+
+/// The number type of keys and values that a cache may have.
+pub(crate) fn check_kv_dtype(dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F16 | DType::F32 => Ok(()),
+        other => refuse("kv_dtype", format!("{other} is not a type for keys and values; f16 or f32")),
+    }
+}
+
+/// What the system can still give, page cache counted as free, within the limits of a control group.
+fn available_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let system = kib * 1024;
+    Some(control_group_memory().map_or(system, |group| group.min(system)))
+}
+
+/// What the control group leaves (cgroup v2), file cache counted as free.
+fn control_group_memory() -> Option<u64> {
+    let number = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
+    };
+    let stat = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
+    let cache: u64 = stat.lines().find_map(|line| line.strip_prefix("file "))?.trim().parse().ok()?;
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?.saturating_sub(cache)))
+}
