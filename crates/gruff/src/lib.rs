@@ -1,1 +1,41 @@
 //! GGUF checkpoints behind the API that transformers users know.
+//!
+//! ```no_run
+//! use gruff::{AutoModelForCausalLM, AutoTokenizer, ChatOptions, GenerationConfig, Message};
+//!
+//! let id = "unsloth/Qwen3.5-4B-GGUF";
+//! let tokenizer = AutoTokenizer::from_pretrained(id).gguf_file("Qwen3.5-4B-Q4_K_M.gguf").load()?;
+//! let model = AutoModelForCausalLM::from_pretrained(id).gguf_file("Qwen3.5-4B-Q4_K_M.gguf").load()?;
+//!
+//! let inputs = tokenizer.apply_chat_template(&[Message::user("Why is the sky blue?")], &ChatOptions::prompt())?;
+//! let outputs = model.generate(inputs, &GenerationConfig { max_new_tokens: Some(256), ..Default::default() })?;
+//! println!("{}", tokenizer.decode(outputs.new_tokens(0), true));
+//! # Ok::<(), gruff::Error>(())
+//! ```
+
+mod error;
+mod generation;
+mod model;
+mod pretrained;
+mod tokenizer;
+
+pub use error::{Error, Result};
+pub use generation::GenerationConfig;
+pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, StreamedToken};
+pub use pretrained::{Checkpoint, Dtype, FromCheckpoint, LoadOptions, Pretrained};
+pub use tokenizer::{AutoTokenizer, ChatOptions};
+
+pub use gruff_engine::{Context, FinishReason, MemoryPlan, Usage};
+pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
+pub use gruff_text::chat::Message;
+
+/// The floors below, for those who want more than this face shows.
+pub mod floors {
+    pub use gruff_blocks as blocks;
+    pub use gruff_engine as engine;
+    pub use gruff_gguf as gguf;
+    pub use gruff_hub as hub;
+    pub use gruff_kernels as kernels;
+    pub use gruff_models as models;
+    pub use gruff_text as text;
+}

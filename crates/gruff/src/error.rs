@@ -1,0 +1,41 @@
+use std::path::PathBuf;
+
+/// What can go wrong on the way from a model's name to its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name could not be turned into files.
+    #[error(transparent)]
+    Hub(#[from] gruff_hub::Error),
+    /// The file is not a sound GGUF container.
+    #[error(transparent)]
+    Gguf(#[from] gruff_gguf::Error),
+    /// The tokenizer could not be built, or refused a text.
+    #[error(transparent)]
+    Tokenizer(#[from] gruff_text::Error),
+    /// The chat template could not be read, or refused the messages.
+    #[error(transparent)]
+    Template(#[from] gruff_text::chat::TemplateError),
+    /// The weights do not make the model that the metadata describes.
+    #[error(transparent)]
+    Model(#[from] gruff_models::Error),
+    /// The engine refused a request, or memory does not suffice.
+    #[error(transparent)]
+    Engine(#[from] gruff_engine::Error),
+    /// A device operation failed.
+    #[error(transparent)]
+    Kernel(#[from] gruff_kernels::Error),
+    /// `generation_config.json` beside the model cannot be read.
+    #[error("{}: {fault}; mend or remove it", path.display())]
+    GenerationConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// An option that cannot be honoured.
+    #[error("{0}")]
+    Option(String),
+}
+
+/// The results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,261 @@
+//! A causal language model behind transformers' `generate`.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gruff_engine::{Engine, EngineOptions, Event, FinishReason, MemoryPlan, Usage};
+use gruff_kernels::Device;
+use gruff_models::Model;
+
+use crate::{Checkpoint, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
+
+/// Prompts of one batch that go through the model together at most.
+const MOST_SEQUENCES: usize = 32;
+
+/// A causal language model with its weights packed as in the file.
+///
+/// ```no_run
+/// use gruff::{AutoModelForCausalLM, AutoTokenizer, ChatOptions, GenerationConfig, Message};
+///
+/// let id = "unsloth/Qwen3.5-4B-GGUF:Qwen3.5-4B-Q4_K_M.gguf";
+/// let tokenizer = AutoTokenizer::from_pretrained(id).load()?;
+/// let model = AutoModelForCausalLM::from_pretrained(id).load()?;
+/// let inputs = tokenizer.apply_chat_template(&[Message::user("Why is the sky blue?")], &ChatOptions::prompt())?;
+/// let outputs = model.generate(inputs, &GenerationConfig { max_new_tokens: Some(256), ..Default::default() })?;
+/// println!("{}", tokenizer.decode(outputs.new_tokens(0), true));
+/// # Ok::<(), gruff::Error>(())
+/// ```
+pub struct AutoModelForCausalLM {
+    model: Arc<dyn Model>,
+    device: Device,
+    engine: Mutex<Option<Engine>>,
+    options: EngineOptions,
+    generation_config: GenerationConfig,
+    end_tokens: Vec<u32>,
+}
+
+/// Prompts as token ids: one or a batch, of any lengths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompts(pub Vec<Vec<u32>>);
+
+impl From<Vec<u32>> for Prompts {
+    fn from(prompt: Vec<u32>) -> Self {
+        Self(vec![prompt])
+    }
+}
+
+impl From<&[u32]> for Prompts {
+    fn from(prompt: &[u32]) -> Self {
+        Self(vec![prompt.to_vec()])
+    }
+}
+
+impl From<Vec<Vec<u32>>> for Prompts {
+    fn from(prompts: Vec<Vec<u32>>) -> Self {
+        Self(prompts)
+    }
+}
+
+/// What `generate` made of a batch, in the order of its prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOutput {
+    /// Prompt and answer, as in transformers.
+    pub sequences: Vec<Vec<u32>>,
+    /// Why each answer ended.
+    pub finish_reasons: Vec<FinishReason>,
+    /// What each answer cost.
+    pub usage: Vec<Usage>,
+}
+
+impl GenerateOutput {
+    /// The answer to prompt `index`, without the prompt.
+    pub fn new_tokens(&self, index: usize) -> &[u32] {
+        &self.sequences[index][self.usage[index].prompt_tokens..]
+    }
+}
+
+/// A token as it is generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamedToken {
+    /// Which prompt of the batch it answers.
+    pub prompt: usize,
+    /// The token.
+    pub id: u32,
+}
+
+impl AutoModelForCausalLM {
+    /// Starts loading a model by name.
+    pub fn from_pretrained(id: impl Into<String>) -> Pretrained<Self> {
+        Pretrained::new(id)
+    }
+
+    /// The model beneath: configuration, weights, `forward`.
+    pub fn model(&self) -> &Arc<dyn Model> {
+        &self.model
+    }
+
+    /// The device it computes on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The defaults that the checkpoint recommends.
+    pub fn generation_config(&self) -> &GenerationConfig {
+        &self.generation_config
+    }
+
+    /// Tokens that end an answer unless a request says otherwise.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// Where memory goes, for as many sequences as were generated together so far.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] when the model does not fit.
+    pub fn memory(&self) -> Result<MemoryPlan> {
+        let mut engine = self.lock();
+        Ok(self.ready(&mut engine, 1)?.memory().clone())
+    }
+
+    /// Answers every prompt, all of them together.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] for a prompt or parameter that cannot be served.
+    pub fn generate(&self, prompts: impl Into<Prompts>, config: &GenerationConfig) -> Result<GenerateOutput> {
+        self.generate_with(prompts, config, |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`generate`](Self::generate), handing out each token as soon as it is there.
+    /// [`ControlFlow::Break`] ends that prompt's answer; the tokens so far are kept.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_with(
+        &self,
+        prompts: impl Into<Prompts>,
+        config: &GenerationConfig,
+        mut on_token: impl FnMut(StreamedToken) -> ControlFlow<()>,
+    ) -> Result<GenerateOutput> {
+        let Prompts(prompts) = prompts.into();
+        let config = config.clone().or(&self.generation_config);
+        let mut engine = self.lock();
+        let engine = self.ready(&mut engine, prompts.len())?;
+        let mut batch =
+            Batch::submit(engine, prompts, |prompt, index| config.request(prompt, index, &self.end_tokens))?;
+        while !engine.is_idle() {
+            for event in engine.step()? {
+                if let Some(token) = batch.take(event)?
+                    && on_token(token).is_break()
+                    && let Some(event) = engine.cancel(batch.ids[token.prompt])
+                {
+                    batch.take(event)?;
+                }
+            }
+        }
+        Ok(batch.output)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
+        // A panic inside a step leaves caches in an unknown state: start over.
+        self.engine.lock().unwrap_or_else(|poisoned| {
+            let mut engine = poisoned.into_inner();
+            *engine = None;
+            engine
+        })
+    }
+
+    /// The engine, made or made larger for a batch of this size.
+    fn ready<'a>(&self, engine: &'a mut Option<Engine>, batch: usize) -> Result<&'a mut Engine> {
+        let wanted = batch.clamp(self.options.max_sequences, MOST_SEQUENCES.max(self.options.max_sequences));
+        let serves = engine.as_ref().is_some_and(|engine| engine.memory().max_sequences >= wanted);
+        if !serves {
+            // The old caches go before the new ones are planned.
+            *engine = None;
+            let options = EngineOptions { max_sequences: wanted, ..self.options.clone() };
+            return Ok(engine.insert(Engine::new(self.model.clone(), options)?));
+        }
+        match engine {
+            Some(engine) => Ok(engine),
+            None => unreachable!("made above when there was none"),
+        }
+    }
+}
+
+impl FromCheckpoint for AutoModelForCausalLM {
+    fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
+        let device = options.open_device()?;
+        let model: Arc<dyn Model> = Arc::from(gruff_models::load(checkpoint.gguf(), &device)?);
+        let metadata = checkpoint.gguf().metadata();
+        let mut generation_config = GenerationConfig::from_metadata(metadata)?;
+        if let Some(path) = &checkpoint.files().generation_config {
+            generation_config = GenerationConfig::from_file(path)?.or(&generation_config);
+        }
+        let mut end_tokens = checkpoint.tokenizer(options)?.end_of_generation().to_vec();
+        // What `generation_config.json` names ends an answer too, but does not replace the file's own set.
+        end_tokens.extend(generation_config.eos_token_id.take().unwrap_or_default());
+        end_tokens.sort_unstable();
+        end_tokens.dedup();
+        Ok(Self {
+            model,
+            device,
+            engine: Mutex::new(None),
+            options: options.engine(),
+            generation_config,
+            end_tokens,
+        })
+    }
+}
+
+/// Follows the requests of one call.
+struct Batch {
+    ids: Vec<gruff_engine::RequestId>,
+    output: GenerateOutput,
+}
+
+impl Batch {
+    /// Submits all prompts, or none.
+    fn submit(
+        engine: &mut Engine,
+        prompts: Vec<Vec<u32>>,
+        request: impl Fn(Vec<u32>, usize) -> gruff_engine::Request,
+    ) -> Result<Self> {
+        let mut ids = Vec::with_capacity(prompts.len());
+        for (index, prompt) in prompts.iter().enumerate() {
+            match engine.submit(request(prompt.clone(), index)) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| drop(engine.cancel(id)));
+                    return Err(error.into());
+                }
+            }
+        }
+        let count = prompts.len();
+        let output = GenerateOutput {
+            sequences: prompts,
+            finish_reasons: vec![FinishReason::Cancelled; count],
+            usage: vec![Usage::default(); count],
+        };
+        Ok(Self { ids, output })
+    }
+
+    /// Takes an event in; a token is handed on.
+    fn take(&mut self, event: Event) -> Result<Option<StreamedToken>> {
+        let at = |id| self.ids.iter().position(|known| *known == id);
+        match event {
+            Event::Prompt { .. } => Ok(None),
+            Event::Token { request, id } => Ok(at(request).map(|prompt| {
+                self.output.sequences[prompt].push(id);
+                StreamedToken { prompt, id }
+            })),
+            Event::Finished { request, reason, usage } => {
+                if let Some(prompt) = at(request) {
+                    self.output.finish_reasons[prompt] = reason;
+                    self.output.usage[prompt] = usage;
+                }
+                Ok(None)
+            }
+            Event::Failed { message, .. } => Err(crate::Error::Option(message)),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! From a model's name to an opened checkpoint.
+
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use gruff_engine::{Context, EngineOptions};
+use gruff_gguf::Gguf;
+use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
+use gruff_kernels::{Activations, CpuOptions, DType, Device};
+use gruff_text::{Tokenizer, TokenizerOptions};
+
+use crate::{Error, Result};
+
+/// A GGUF checkpoint on disk, opened: only its header has been read.
+#[derive(Clone)]
+pub struct Checkpoint {
+    files: ModelFiles,
+    gguf: Arc<Gguf>,
+    /// Built once for all that is loaded from here.
+    tokenizer: Arc<OnceLock<Tokenizer>>,
+}
+
+impl Checkpoint {
+    /// The files it consists of.
+    pub fn files(&self) -> &ModelFiles {
+        &self.files
+    }
+
+    /// The container.
+    pub fn gguf(&self) -> &Gguf {
+        &self.gguf
+    }
+
+    /// The tokenizer that the metadata describe.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] names the key at fault.
+    pub fn tokenizer(&self, options: &LoadOptions) -> Result<Tokenizer> {
+        if let Some(tokenizer) = self.tokenizer.get() {
+            return Ok(tokenizer.clone());
+        }
+        let mut wanted = TokenizerOptions::new();
+        if let Some(pre) = &options.pre_tokenizer {
+            wanted = wanted.pre(pre);
+        }
+        let tokenizer = Tokenizer::from_gguf(self.gguf.metadata(), &wanted)?;
+        Ok(self.tokenizer.get_or_init(|| tokenizer).clone())
+    }
+}
+
+/// How numbers are kept while computing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Dtype {
+    /// Activations rounded to int8 in blocks of 32 where weights are packed, keys and values in f16: fast.
+    #[default]
+    Auto,
+    /// Activations, keys and values in f32: exact with respect to the packed weights, slower.
+    F32,
+}
+
+/// What can be loaded from a checkpoint.
+pub trait FromCheckpoint: Sized {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// [`Error`] names what is wrong with the file or the options.
+    fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self>;
+}
+
+/// Everything [`Pretrained`] lets one choose besides the name.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Device name: `auto`, `cpu`, `reference`.
+    pub device: Option<String>,
+    /// Threads that compute; `None` for the physical cores.
+    pub threads: Option<usize>,
+    /// How numbers are kept.
+    pub dtype: Dtype,
+    /// Tokens a sequence may have.
+    pub context: Context,
+    /// Prompts computed together at most; grows by itself when a larger batch is generated.
+    pub max_sequences: usize,
+    /// Memory that may be used, in bytes; `None` for what the system has available.
+    pub memory: Option<u64>,
+    /// Pre-tokenizer to use instead of the file's (`tokenizer.ggml.pre`).
+    pub pre_tokenizer: Option<String>,
+}
+
+impl LoadOptions {
+    /// The device that these options ask for.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a device this build does not have.
+    pub fn open_device(&self) -> Result<Device> {
+        let activations = match self.dtype {
+            Dtype::Auto => Activations::Int8,
+            Dtype::F32 => Activations::F32,
+        };
+        match self.device.as_deref().unwrap_or("auto") {
+            "auto" | "cpu" => Ok(Device::cpu(CpuOptions { threads: self.threads, activations, isa: None })?),
+            "reference" => Ok(Device::reference(activations)),
+            other => Err(Error::Option(format!(
+                "device {other:?} is not in this build of gruff; choose auto, cpu or reference (`gruff doctor` \
+                 lists what this machine has)"
+            ))),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            context: self.context,
+            max_sequences: self.max_sequences.max(1),
+            kv_dtype: if self.dtype == Dtype::F32 { DType::F32 } else { DType::F16 },
+            memory: self.memory,
+            ..EngineOptions::default()
+        }
+    }
+}
+
+/// A name on its way to becoming a `T`: `from_pretrained(…)`, options, [`load`](Self::load).
+#[must_use = "nothing is loaded before `load`"]
+pub struct Pretrained<T> {
+    id: String,
+    file: Option<String>,
+    revision: Option<String>,
+    cache_dir: Option<PathBuf>,
+    local_files_only: bool,
+    environment: Option<Environment>,
+    progress: Option<Arc<dyn Progress>>,
+    options: LoadOptions,
+    target: PhantomData<T>,
+}
+
+impl<T> Pretrained<T> {
+    /// Starts from a name: a file or folder, `repo:file.gguf`, `repo:Q4_K_M`, `repo@revision:file.gguf`, or a
+    /// repository together with [`gguf_file`](Self::gguf_file).
+    pub fn new(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            file: None,
+            revision: None,
+            cache_dir: None,
+            local_files_only: false,
+            environment: None,
+            progress: None,
+            options: LoadOptions::default(),
+            target: PhantomData,
+        }
+    }
+
+    /// The file within the repository or folder.
+    pub fn gguf_file(mut self, name: impl Into<String>) -> Self {
+        self.file = Some(name.into());
+        self
+    }
+
+    /// Branch, tag or commit of the repository.
+    pub fn revision(mut self, revision: impl Into<String>) -> Self {
+        self.revision = Some(revision.into());
+        self
+    }
+
+    /// The cache to use instead of huggingface_hub's.
+    pub fn cache_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(folder.into());
+        self
+    }
+
+    /// Use what the cache has and never the network.
+    pub fn local_files_only(mut self, only: bool) -> Self {
+        self.local_files_only = only;
+        self
+    }
+
+    /// Environment variables to see instead of the process's.
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = Some(environment);
+        self
+    }
+
+    /// Told how downloads go.
+    pub fn progress(mut self, progress: Arc<dyn Progress>) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// `auto`, `cpu` or `reference`.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.options.device = Some(name.into());
+        self
+    }
+
+    /// How numbers are kept while computing.
+    pub fn dtype(mut self, dtype: Dtype) -> Self {
+        self.options.dtype = dtype;
+        self
+    }
+
+    /// Threads that compute.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.options.threads = Some(threads);
+        self
+    }
+
+    /// Tokens a sequence may have.
+    pub fn context(mut self, context: Context) -> Self {
+        self.options.context = context;
+        self
+    }
+
+    /// Prompts computed together at most.
+    pub fn max_sequences(mut self, sequences: usize) -> Self {
+        self.options.max_sequences = sequences;
+        self
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: LoadOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Finds the files (downloading what is missing) and opens them.
+    ///
+    /// # Errors
+    /// [`Error::Hub`] or [`Error::Gguf`].
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        let mut id = ModelId::parse(&self.id)?;
+        if let Some(revision) = &self.revision {
+            id = id.with_revision(revision)?;
+        }
+        if let Some(file) = &self.file {
+            id = id.with_file(file)?;
+        }
+        let mut hub = Hub::builder();
+        if let Some(environment) = &self.environment {
+            hub = hub.environment(environment.clone());
+        }
+        if let Some(folder) = &self.cache_dir {
+            hub = hub.cache_dir(folder);
+        }
+        if self.local_files_only {
+            hub = hub.local_files_only(true);
+        }
+        if let Some(progress) = &self.progress {
+            hub = hub.progress(progress.clone());
+        }
+        let files = hub.build()?.resolve(&id)?;
+        let gguf = Arc::new(Gguf::open(files.path())?);
+        Ok(Checkpoint { files, gguf, tokenizer: Arc::default() })
+    }
+}
+
+impl<T: FromCheckpoint> Pretrained<T> {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// [`Error`] names what is wrong: the name, the network, the file, an option.
+    pub fn load(self) -> Result<T> {
+        T::from_checkpoint(&self.checkpoint()?, &self.options)
+    }
+}
