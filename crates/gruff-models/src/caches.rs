@@ -88,6 +88,7 @@ pub struct CacheOptions {
 
 /// One layer's memory.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once")]
 pub enum CacheLayer {
     /// Pages of keys and values.
     Kv(KvLayer),

@@ -14,7 +14,10 @@ mod model;
 mod names;
 mod weights;
 
+mod gemma3;
 mod llama;
+mod qwen2;
+mod qwen3;
 mod qwen35;
 
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};

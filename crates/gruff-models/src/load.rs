@@ -5,7 +5,7 @@ use gruff_kernels::Device;
 
 use crate::keys::{Keys, file_name};
 use crate::weights::Weights;
-use crate::{Error, Model, Names, Result, llama, qwen35};
+use crate::{Error, Model, Names, Result, gemma3, llama, qwen2, qwen3, qwen35};
 
 /// One value of `general.architecture`, the file's names, and the function that puts the model together.
 type Architecture = (&'static str, Names, fn(&Keys, &Weights) -> Result<Box<dyn Model>>);
@@ -13,8 +13,12 @@ type Architecture = (&'static str, Names, fn(&Keys, &Weights) -> Result<Box<dyn 
 /// Every architecture that can be run.
 const ARCHITECTURES: &[Architecture] = &[
     ("llama", llama::NAMES, llama::load),
+    ("qwen2", qwen2::NAMES, qwen2::load),
+    ("qwen3", qwen3::NAMES, qwen3::load),
+    ("qwen3moe", qwen3::NAMES, qwen3::load),
     ("qwen35", qwen35::NAMES, qwen35::load),
     ("qwen35moe", qwen35::NAMES, qwen35::load),
+    ("gemma3", gemma3::NAMES, gemma3::load),
 ];
 
 /// The values of `general.architecture` that [`load`] accepts.

@@ -95,6 +95,7 @@ impl Config {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once")]
 enum Mixer {
     LinearAttention(GatedDeltaNet),
     SelfAttention(Attention),

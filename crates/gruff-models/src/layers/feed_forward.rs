@@ -28,7 +28,7 @@ impl FeedForwardConfig {
 /// The feed-forward of one layer.
 #[derive(Debug)]
 pub(crate) enum FeedForward {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Sparse(Box<Moe>),
 }
 
@@ -42,7 +42,7 @@ impl FeedForward {
         Ok(match config {
             FeedForwardConfig::Dense(sizes) => {
                 let width = sizes.get(layer).copied().unwrap_or(0);
-                Self::Dense(Mlp::load(w, hidden_size, width, Glu::Silu)?)
+                Self::Dense(Box::new(Mlp::load(w, hidden_size, width, Glu::Silu)?))
             }
             FeedForwardConfig::Sparse(moe) => Self::Sparse(Box::new(Moe::load(w, hidden_size, moe, layer)?)),
         })

@@ -1,0 +1,92 @@
+//! Qwen3, dense and mixture of experts: Llama's layers with norms on queries and keys.
+
+use gruff_kernels::rope::{RopeSpec, RopeStyle};
+use gruff_kernels::{Step, Tensor};
+
+use crate::config::DecoderConfig;
+use crate::keys::Keys;
+use crate::layers::{AttentionConfig, DecoderLayer, Embedding, FeedForwardConfig, Forward, Head, rope_spec};
+use crate::weights::Weights;
+use crate::{Caches, Model, ModelBase, Names, Result};
+
+pub(crate) const NAMES: Names = Names(&[
+    ("model.embed_tokens", "token_embd"),
+    ("model.layers.N.input_layernorm", "blk.N.attn_norm"),
+    ("model.layers.N.self_attn.qkv_proj", "blk.N.attn_qkv"),
+    ("model.layers.N.self_attn.q_proj", "blk.N.attn_q"),
+    ("model.layers.N.self_attn.k_proj", "blk.N.attn_k"),
+    ("model.layers.N.self_attn.v_proj", "blk.N.attn_v"),
+    ("model.layers.N.self_attn.o_proj", "blk.N.attn_output"),
+    ("model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm"),
+    ("model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm"),
+    ("model.layers.N.post_attention_layernorm", "blk.N.ffn_norm"),
+    ("model.layers.N.mlp.gate_proj", "blk.N.ffn_gate"),
+    ("model.layers.N.mlp.up_proj", "blk.N.ffn_up"),
+    ("model.layers.N.mlp.down_proj", "blk.N.ffn_down"),
+    ("model.layers.N.mlp.gate", "blk.N.ffn_gate_inp"),
+    ("model.layers.N.mlp.experts.gate_up_proj", "blk.N.ffn_gate_up_exps"),
+    ("model.layers.N.mlp.experts.gate_proj", "blk.N.ffn_gate_exps"),
+    ("model.layers.N.mlp.experts.up_proj", "blk.N.ffn_up_exps"),
+    ("model.layers.N.mlp.experts.down_proj", "blk.N.ffn_down_exps"),
+    ("model.norm", "output_norm"),
+    ("lm_head", "output"),
+]);
+
+struct Config {
+    decoder: DecoderConfig,
+    feed_forward: FeedForwardConfig,
+}
+
+impl Config {
+    fn new(keys: &Keys) -> Result<Self> {
+        let decoder = DecoderConfig::new(keys, NAMES)?;
+        let feed_forward = FeedForwardConfig::new(keys, &decoder)?;
+        Ok(Self { decoder, feed_forward })
+    }
+
+    fn attention(&self, keys: &Keys, layer: usize) -> Result<AttentionConfig> {
+        let attention = self.decoder.attention(keys, layer)?;
+        Ok(AttentionConfig { qk_norm: Some(self.decoder.rms_norm_eps), ..attention })
+    }
+}
+
+struct Qwen3 {
+    base: ModelBase,
+    embed_tokens: Embedding,
+    layers: Vec<DecoderLayer>,
+    head: Head,
+    rope: RopeSpec,
+}
+
+/// Puts the model together.
+pub(crate) fn load(keys: &Keys, weights: &Weights) -> Result<Box<dyn Model>> {
+    let config = Config::new(keys)?;
+    let decoder = &config.decoder;
+    let embed_tokens = Embedding::load(weights, decoder, 1.0)?;
+    let layer = |i| {
+        let w = weights.module(format!("model.layers.{i}"));
+        DecoderLayer::load(w, i, decoder, config.attention(keys, i)?, &config.feed_forward)
+    };
+    let layers = (0..decoder.num_hidden_layers).map(layer).collect::<Result<Vec<_>>>()?;
+    let head = Head::load(weights, decoder, &embed_tokens, None)?;
+    let rope = rope_spec(keys, weights, RopeStyle::NeoX, decoder.head_dim)?;
+    let caches = layers.iter().map(DecoderLayer::cache).collect();
+    let base = decoder.base(keys, weights, NAMES, caches)?;
+    Ok(Box::new(Qwen3 { base, embed_tokens, layers, head, rope }))
+}
+
+impl Model for Qwen3 {
+    fn base(&self) -> &ModelBase {
+        &self.base
+    }
+
+    fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
+        let cx = Forward::new(&self.base, step);
+        let rope = cx.rope(&self.rope)?;
+        let mut x = self.embed_tokens.forward(&cx)?;
+        for layer in &self.layers {
+            layer.forward(&cx, &mut x, &rope, caches)?;
+        }
+        self.head.forward(&cx, x)
+    }
+}
