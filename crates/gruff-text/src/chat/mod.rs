@@ -10,10 +10,15 @@ mod error;
 mod lower;
 mod message;
 mod python;
+mod reasoning;
+mod stream;
 mod template;
+mod tool_calls;
 
 pub use chrono::NaiveDateTime;
 pub use continuation::Continuation;
 pub use error::TemplateError;
 pub use message::{Message, ToolCall};
+pub use reasoning::{Piece, ReasoningFormat, ReasoningMode, ReasoningParser, ReasoningSupport};
 pub use template::{ChatTemplate, RenderInput, Rendered};
+pub use tool_calls::{AnswerPiece, ToolCallFormat, ToolCallParser};
