@@ -28,7 +28,7 @@ mod tensor;
 
 pub use activation::Activation;
 pub use buffer::ForeignBytes;
-pub use cpu::{CpuOptions, Isa};
+pub use cpu::{CpuOptions, Isa, bandwidth};
 pub use device::{Activations, Device};
 pub use error::{Error, Result};
 pub use kv::{KvLayer, PAGE_LEN};

@@ -1,5 +1,6 @@
 //! The CPU device: SIMD kernels chosen at run time, a thread pool that sleeps when idle.
 
+pub mod bandwidth;
 mod isa;
 pub(crate) mod memory;
 mod pool;

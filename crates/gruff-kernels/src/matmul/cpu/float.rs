@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use super::super::{Q8_BLOCK, round_block};
 use super::kernel::{Kernel, Panel};
 use crate::Isa;
-use crate::cpu::scratch;
+use crate::cpu::scratch::Scratch;
 use crate::cpu::simd::{LANES, Simd, Token};
 
 /// Rows that are unpacked together.
@@ -44,30 +44,36 @@ pub(super) fn kernel(isa: Isa) -> Kernel {
 
 /// # Safety
 /// As for [`Kernel::compute`].
-unsafe fn scalar(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn scalar(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
     // SAFETY: promised by the caller.
-    unsafe { compute(crate::cpu::simd::Scalar, panel, columns, out) }
+    unsafe { compute(crate::cpu::simd::Scalar, panel, columns, out, scratch) }
 }
 
 /// # Safety
 /// AVX2, FMA and F16C; and as for [`Kernel::compute`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn avx2(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
     let Some(token) = crate::cpu::simd::Avx2::detect() else {
         unreachable!("chosen only where it was found");
     };
     // SAFETY: promised by the caller.
-    unsafe { compute(token, panel, columns, out) }
+    unsafe { compute(token, panel, columns, out, scratch) }
 }
 
 #[inline(always)]
-unsafe fn compute<S: Simd>(s: S, panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn compute<S: Simd>(
+    s: S,
+    panel: &Panel,
+    columns: &[*const u8],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     if panel.cols == 0 {
         out.fill(0.0);
         return;
     }
-    scratch::with(|scratch| {
+    {
         let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
         // SAFETY: plain numbers, whose content does not matter until they are written below.
         let (tile, sums) = unsafe { (&mut *tile, std::slice::from_raw_parts_mut(sums, columns.len())) };
@@ -100,7 +106,7 @@ unsafe fn compute<S: Simd>(s: S, panel: &Panel, columns: &[*const u8], out: &mut
                 }
             }
         }
-    });
+    }
 }
 
 #[inline(always)]

@@ -2,6 +2,8 @@
 
 use gruff_blocks::BlockType;
 
+use crate::cpu::scratch::Scratch;
+
 /// Consecutive rows of a packed matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
@@ -23,5 +25,6 @@ pub(super) struct Kernel {
     /// The machine has the instruction set that the kernel was chosen for; the panel's rows are readable; every
     /// column points to a row of activations of `panel.cols` values in the form that the kernel takes; `out` holds
     /// `panel.rows` values a column.
-    pub(super) compute: unsafe fn(panel: &Panel, columns: &[*const u8], out: &mut [f32]),
+    pub(super) compute:
+        unsafe fn(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch),
 }

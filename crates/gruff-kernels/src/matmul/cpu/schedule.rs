@@ -150,7 +150,9 @@ impl Piece<'_> {
         let panel = Panel { first, rows: self.rows.len(), ..product.panel };
         // SAFETY: the kernel was chosen for this device, whose instruction set the machine has; rows and columns lie
         // in the memory of operands that live while the operation runs; `out` has a value for each.
-        unsafe { (product.kernel.compute)(&panel, &product.columns[self.columns.clone()], out) };
+        scratch::with(|scratch| unsafe {
+            (product.kernel.compute)(&panel, &product.columns[self.columns.clone()], out, scratch)
+        });
         if product.scale != 1.0 {
             out.iter_mut().for_each(|value| *value *= product.scale);
         }

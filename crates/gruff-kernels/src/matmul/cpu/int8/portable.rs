@@ -9,6 +9,7 @@ use gruff_blocks::{Block, BlockType};
 
 use super::super::kernel::{Kernel, Panel};
 use super::{GROUP, Group, LANE_BLOCKS};
+use crate::cpu::scratch::Scratch;
 
 /// 32 values of a row.
 struct Unpacked {
@@ -46,7 +47,7 @@ pub(super) fn kernel(block_type: BlockType) -> Option<Kernel> {
 
 /// # Safety
 /// As for [`Kernel::compute`].
-unsafe fn compute<B: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn compute<B: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], _: &mut Scratch) {
     let groups = panel.cols.div_ceil(GROUP);
     for (c, column) in columns.iter().enumerate() {
         // SAFETY: promised by the caller.

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Quants, Unpack};
+use super::{Quants, Unpack, each};
 
 /// How an instruction set multiplies bytes.
 pub(super) trait Dot {
@@ -31,9 +31,9 @@ pub(super) trait Dot {
         // SAFETY: four vectors are readable behind every pointer.
         unsafe {
             for r in 0..R {
-                let w = std::array::from_fn(|g| w[r].add(g).read());
+                let w = each!(|g: 4| w[r].add(g).read());
                 for c in 0..C {
-                    let x = std::array::from_fn(|g| x[c].add(g).read());
+                    let x = each!(|g: 4| x[c].add(g).read());
                     sums[r][c] = Self::dot4::<U>(sums[r][c], w, x);
                 }
             }
@@ -69,28 +69,35 @@ impl Dot for Avx2 {
         // SAFETY: see above.
         unsafe {
             let ones = _mm256_set1_epi16(1);
-            let pairs = |i: usize| match U::QUANTS {
-                Quants::Unsigned { .. } => _mm256_maddubs_epi16(w[i], x[i]),
-                // |w| <= 128 and |x| <= 127: 2 * 128 * 127 < 2^15. `sign` never meets x = -128.
-                Quants::Signed => _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(x[i], w[i])),
-            };
-            let add = |a, b| _mm256_add_epi16(a, b);
-            let wide = |v| _mm256_madd_epi16(v, ones);
+            let mut pairs = [_mm256_setzero_si256(); 4];
+            for i in 0..4 {
+                pairs[i] = match U::QUANTS {
+                    Quants::Unsigned { .. } => _mm256_maddubs_epi16(w[i], x[i]),
+                    // |w| <= 128 and |x| <= 127: 2 * 128 * 127 < 2^15. `sign` never meets x = -128.
+                    Quants::Signed => {
+                        _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(x[i], w[i]))
+                    }
+                };
+            }
             match U::QUANTS {
                 // 8 products of at most 31 * 127 fit 16 bits.
                 Quants::Unsigned { bits: 0..=5, .. } => {
-                    let all = add(add(pairs(0), pairs(1)), add(pairs(2), pairs(3)));
-                    _mm256_add_epi32(sum, wide(all))
+                    let a = _mm256_add_epi16(pairs[0], pairs[1]);
+                    let b = _mm256_add_epi16(pairs[2], pairs[3]);
+                    _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_add_epi16(a, b), ones))
                 }
                 // 4 products of at most 63 * 127 do.
                 Quants::Unsigned { bits: 6, .. } => {
-                    let (a, b) = (add(pairs(0), pairs(1)), add(pairs(2), pairs(3)));
-                    _mm256_add_epi32(sum, _mm256_add_epi32(wide(a), wide(b)))
+                    let a = _mm256_madd_epi16(_mm256_add_epi16(pairs[0], pairs[1]), ones);
+                    let b = _mm256_madd_epi16(_mm256_add_epi16(pairs[2], pairs[3]), ones);
+                    _mm256_add_epi32(sum, _mm256_add_epi32(a, b))
                 }
                 _ => {
-                    let a = _mm256_add_epi32(wide(pairs(0)), wide(pairs(1)));
-                    let b = _mm256_add_epi32(wide(pairs(2)), wide(pairs(3)));
-                    _mm256_add_epi32(sum, _mm256_add_epi32(a, b))
+                    let mut sum = sum;
+                    for pairs in pairs {
+                        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+                    }
+                    sum
                 }
             }
         }
@@ -131,7 +138,7 @@ impl Dot for Vnni {
         // SAFETY: as above; four vectors are readable behind every pointer.
         unsafe {
             for g in 0..4 {
-                let w: [__m256i; R] = std::array::from_fn(|r| w[r].add(g).read());
+                let w: [__m256i; R] = each!(|r: R| w[r].add(g).read());
                 for c in 0..C {
                     let x = x[c].add(g).read();
                     for r in 0..R {

@@ -7,7 +7,7 @@ use gruff_blocks::{iq, microscaling};
 
 use super::super::LANE_BLOCKS;
 use super::lines::{chain, half, halves, nibbles, transpose_16_bytes};
-use super::{Quants, Unpack, Unpacked};
+use super::{Quants, Unpack, Unpacked, each};
 
 /// The levels that the low and the high half of every byte name, 16 bytes a block.
 ///
@@ -19,7 +19,8 @@ unsafe fn levels(table: &[i8; 16], codes: *const u8, stride: usize) -> [__m256i;
     unsafe {
         let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
         let (low, high) = nibbles(transpose_16_bytes(codes, stride));
-        chain(low, high).map(|codes| _mm256_shuffle_epi8(table, codes))
+        let codes = chain(low, high);
+        each!(|g: 8| _mm256_shuffle_epi8(table, codes[g]))
     }
 }
 
@@ -103,7 +104,7 @@ impl Unpack for Mxfp4 {
             let quants = levels(&LEVELS, packed.add(offset_of!(microscaling::MXFP4, qs)), STRIDE);
             let exponents = packed.add(offset_of!(microscaling::MXFP4, e));
             let scales: [f32; 8] =
-                std::array::from_fn(|p| microscaling::e8m0_half(*exponents.add(LANE_BLOCKS[p] * STRIDE)));
+                each!(|p: 8| microscaling::e8m0_half(*exponents.add(LANE_BLOCKS[p] * STRIDE)));
             Unpacked { quants, scales: [_mm256_loadu_ps(scales.as_ptr()); 2], mins: [_mm256_setzero_ps(); 2] }
         }
     }

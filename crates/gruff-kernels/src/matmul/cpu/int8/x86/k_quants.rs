@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use gruff_blocks::k_quants as blocks;
 
 use super::lines::{half, join, load, nibbles, transpose4, transpose8};
-use super::{Quants, Unpack, Unpacked};
+use super::{Quants, Unpack, Unpacked, each};
 
 /// Eight bytes to eight lanes.
 ///
@@ -104,12 +104,12 @@ impl Unpack for Q5K {
                 _mm256_srli_epi16::<2>(qh),
                 _mm256_srli_epi16::<3>(qh),
             ];
-            let block = |b: usize| {
+            let quants = each!(|b: 8| {
                 let four = if b % 2 == 0 { low[b / 2] } else { high[b / 2] };
                 _mm256_or_si256(four, _mm256_and_si256(fifth[b], sixteen))
-            };
+            });
             let (scale, min) = scales_and_mins(packed);
-            Unpacked { quants: transpose8(std::array::from_fn(block)), scales: [scale; 2], mins: [min; 2] }
+            Unpacked { quants: transpose8(quants), scales: [scale; 2], mins: [min; 2] }
         }
     }
 }
@@ -121,7 +121,7 @@ unsafe fn two_bits(qs: *const u8) -> [__m256i; 8] {
     unsafe {
         let mask = _mm256_set1_epi8(3);
         let (a, b) = (load(qs), load(qs.add(32)));
-        [
+        let shifted = [
             a,
             _mm256_srli_epi16::<2>(a),
             _mm256_srli_epi16::<4>(a),
@@ -130,8 +130,8 @@ unsafe fn two_bits(qs: *const u8) -> [__m256i; 8] {
             _mm256_srli_epi16::<2>(b),
             _mm256_srli_epi16::<4>(b),
             _mm256_srli_epi16::<6>(b),
-        ]
-        .map(|v| _mm256_and_si256(v, mask))
+        ];
+        each!(|b: 8| _mm256_and_si256(shifted[b], mask))
     }
 }
 
@@ -159,17 +159,18 @@ impl Unpack for Q6K {
             let (low, high) = nibbles([load(ql), load(ql.add(32)), load(ql.add(64)), load(ql.add(96))]);
             let (a, b) = (load(qh), load(qh.add(32)));
             let mask = _mm256_set1_epi8(0x30);
-            let add = |four, two| _mm256_or_si256(four, _mm256_and_si256(two, mask));
-            let quants = [
-                add(low[0], _mm256_slli_epi16::<4>(a)),
-                add(low[1], _mm256_slli_epi16::<2>(a)),
-                add(high[0], a),
-                add(high[1], _mm256_srli_epi16::<2>(a)),
-                add(low[2], _mm256_slli_epi16::<4>(b)),
-                add(low[3], _mm256_slli_epi16::<2>(b)),
-                add(high[2], b),
-                add(high[3], _mm256_srli_epi16::<2>(b)),
+            let four = [low[0], low[1], high[0], high[1], low[2], low[3], high[2], high[3]];
+            let two = [
+                _mm256_slli_epi16::<4>(a),
+                _mm256_slli_epi16::<2>(a),
+                a,
+                _mm256_srli_epi16::<2>(a),
+                _mm256_slli_epi16::<4>(b),
+                _mm256_slli_epi16::<2>(b),
+                b,
+                _mm256_srli_epi16::<2>(b),
             ];
+            let quants = each!(|b: 8| _mm256_or_si256(four[b], _mm256_and_si256(two[b], mask)));
             let d = half(packed.add(offset_of!(blocks::Q6_K, d)));
             let scales = by_halves(_mm_loadu_si128(packed.add(offset_of!(blocks::Q6_K, scales)).cast()));
             let first = _mm256_mul_ps(d, widen_signed(scales));
@@ -198,10 +199,11 @@ impl Unpack for Q2K {
                 (_mm_and_si128(bytes, mask), _mm_and_si128(_mm_srli_epi16::<4>(bytes), mask));
             let d = half(packed.add(offset_of!(blocks::Q2_K, d)));
             let dmin = negate(half(packed.add(offset_of!(blocks::Q2_K, dmin))));
-            let both = |d, bytes| {
-                [_mm256_mul_ps(d, widen(bytes)), _mm256_mul_ps(d, widen(_mm_srli_si128::<8>(bytes)))]
-            };
-            Unpacked { quants: transpose8(quants), scales: both(d, scales), mins: both(dmin, mins) }
+            let scales =
+                [_mm256_mul_ps(d, widen(scales)), _mm256_mul_ps(d, widen(_mm_srli_si128::<8>(scales)))];
+            let mins =
+                [_mm256_mul_ps(dmin, widen(mins)), _mm256_mul_ps(dmin, widen(_mm_srli_si128::<8>(mins)))];
+            Unpacked { quants: transpose8(quants), scales, mins }
         }
     }
 }
@@ -232,7 +234,7 @@ impl Unpack for Q3K {
                 _mm256_srli_epi16::<4>(mask),
                 _mm256_srli_epi16::<5>(mask),
             ];
-            let quants = std::array::from_fn(|b| _mm256_or_si256(two[b], _mm256_and_si256(third[b], four)));
+            let quants = each!(|b: 8| _mm256_or_si256(two[b], _mm256_and_si256(third[b], four)));
             let (low, high) = (
                 packed.add(offset_of!(blocks::Q3_K, scales)).cast::<u64>().read_unaligned(),
                 packed.add(offset_of!(blocks::Q3_K, scales) + 8).cast::<u32>().read_unaligned(),

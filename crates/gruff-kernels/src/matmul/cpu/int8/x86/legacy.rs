@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use gruff_blocks::legacy;
 
 use super::lines::{chain, halves, nibbles, pairs_of_halves, transpose_16_bytes, words};
-use super::{Quants, Unpack, Unpacked};
+use super::{Quants, Unpack, Unpacked, each};
 
 /// The fifth bits of eight blocks, `stride` bytes apart, as 0 or 16 in every byte.
 ///
@@ -17,7 +17,7 @@ unsafe fn fifth_bits(first: *const u8, stride: usize) -> [__m256i; 8] {
     unsafe {
         let bits = words(first, stride);
         let sixteen = _mm256_set1_epi8(16);
-        std::array::from_fn(|g| {
+        each!(|g: 8| {
             // Values 4 g .. 4 g + 4 are half of byte g / 2 of the word.
             let h = (g / 2) as i32 * 0x0101_0101;
             let from = _mm256_setr_epi32(
@@ -58,7 +58,7 @@ macro_rules! small_quants {
                     let quants = chain(low, high);
                     $(
                         let fifth = fifth_bits(packed.add(std::mem::offset_of!($block, $qh)), STRIDE);
-                        let quants = std::array::from_fn(|g| _mm256_or_si256(quants[g], fifth[g]));
+                        let quants = each!(|g: 8| _mm256_or_si256(quants[g], fifth[g]));
                     )?
                     let (scale, min) = if $mins {
                         pairs_of_halves(packed, STRIDE)

@@ -7,6 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::super::LANE_BLOCKS;
+use super::each;
 
 #[inline(always)]
 pub(super) unsafe fn load(from: *const u8) -> __m256i {
@@ -38,9 +39,10 @@ pub(super) unsafe fn transpose4(rows: [__m256i; 4]) -> [__m256i; 4] {
 pub(super) unsafe fn join(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 8] {
     // SAFETY: see above.
     unsafe {
-        let low = |k: usize| _mm256_permute2x128_si256::<0x20>(even[k], odd[k]);
-        let high = |k: usize| _mm256_permute2x128_si256::<0x31>(even[k], odd[k]);
-        [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
+        chain(
+            each!(|k: 4| _mm256_permute2x128_si256::<0x20>(even[k], odd[k])),
+            each!(|k: 4| _mm256_permute2x128_si256::<0x31>(even[k], odd[k])),
+        )
     }
 }
 
@@ -57,12 +59,12 @@ pub(super) unsafe fn transpose8(blocks: [__m256i; 8]) -> [__m256i; 8] {
 pub(super) unsafe fn transpose_16_bytes(first: *const u8, stride: usize) -> [__m256i; 4] {
     // SAFETY: see above.
     unsafe {
-        let pair = |n: usize| {
+        let pairs = each!(|n: 4| {
             let even = _mm_loadu_si128(first.add(2 * n * stride).cast());
             let odd = _mm_loadu_si128(first.add((2 * n + 1) * stride).cast());
             _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(even), odd)
-        };
-        transpose4([pair(0), pair(1), pair(2), pair(3)])
+        });
+        transpose4(pairs)
     }
 }
 
@@ -73,8 +75,8 @@ pub(super) unsafe fn nibbles(bytes: [__m256i; 4]) -> ([__m256i; 4], [__m256i; 4]
     unsafe {
         let mask = _mm256_set1_epi8(15);
         (
-            bytes.map(|v| _mm256_and_si256(v, mask)),
-            bytes.map(|v| _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask)),
+            each!(|k: 4| _mm256_and_si256(bytes[k], mask)),
+            each!(|k: 4| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes[k]), mask)),
         )
     }
 }
@@ -89,8 +91,8 @@ pub(super) fn chain(low: [__m256i; 4], high: [__m256i; 4]) -> [__m256i; 8] {
 pub(super) unsafe fn words(first: *const u8, stride: usize) -> __m256i {
     // SAFETY: see above.
     unsafe {
-        let word = |p: usize| first.add(LANE_BLOCKS[p] * stride).cast::<i32>().read_unaligned();
-        _mm256_setr_epi32(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
+        let w: [i32; 8] = each!(|p: 8| first.add(LANE_BLOCKS[p] * stride).cast::<i32>().read_unaligned());
+        _mm256_setr_epi32(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7])
     }
 }
 
@@ -99,17 +101,8 @@ pub(super) unsafe fn words(first: *const u8, stride: usize) -> __m256i {
 pub(super) unsafe fn halves(first: *const u8, stride: usize) -> __m256 {
     // SAFETY: see above.
     unsafe {
-        let half = |p: usize| first.add(LANE_BLOCKS[p] * stride).cast::<i16>().read_unaligned();
-        _mm256_cvtph_ps(_mm_setr_epi16(
-            half(0),
-            half(1),
-            half(2),
-            half(3),
-            half(4),
-            half(5),
-            half(6),
-            half(7),
-        ))
+        let h: [i16; 8] = each!(|p: 8| first.add(LANE_BLOCKS[p] * stride).cast::<i16>().read_unaligned());
+        _mm256_cvtph_ps(_mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]))
     }
 }
 
@@ -121,9 +114,9 @@ pub(super) unsafe fn pairs_of_halves(first: *const u8, stride: usize) -> (__m256
         let words = words(first, stride);
         let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
         let high = _mm256_srli_epi32::<16>(words);
-        let narrow =
-            |v: __m256i| _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-        (_mm256_cvtph_ps(narrow(low)), _mm256_cvtph_ps(narrow(high)))
+        let low = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256::<1>(low));
+        let high = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));
+        (_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
     }
 }
 

@@ -20,6 +20,21 @@ use iq::{Iq4Nl, Iq4Xs, Mxfp4};
 use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
+/// `[value; N]` for each value of an index. Kernels use this and no closures: only what is inlined by force is sure to
+/// be compiled with the features that the entry points enable.
+macro_rules! each {
+    (|$i:ident: $n:tt| $value:expr) => {{
+        let mut values = [std::mem::zeroed(); $n];
+        let mut $i = 0;
+        while $i < $n {
+            values[$i] = $value;
+            $i += 1;
+        }
+        values
+    }};
+}
+use each;
+
 /// 256 values of a row in registers: eight blocks of 32, interleaved.
 ///
 /// Vector `g` of `quants` holds values `4 g .. 4 g + 4` of each of the eight blocks; lane `p` (of 4 bytes, or of

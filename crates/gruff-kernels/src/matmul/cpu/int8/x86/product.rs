@@ -8,10 +8,10 @@ use gruff_blocks::BlockType;
 use super::super::super::kernel::{Kernel, Panel};
 use super::super::{GROUP, Group};
 use super::dot::offset;
-use super::{Avx2, Dot, Quants, Unpack, Unpacked, Vnni};
+use super::{Avx2, Dot, Quants, Unpack, Unpacked, Vnni, each};
 use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::Isa;
-use crate::cpu::scratch;
+use crate::cpu::scratch::Scratch;
 
 /// Rows that are unpacked together.
 const TILE_ROWS: usize = 4;
@@ -57,53 +57,60 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
 /// # Safety
 /// AVX2, FMA and F16C; and as for [`Kernel::compute`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn avx2<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
     // SAFETY: promised by the caller.
-    unsafe { compute::<Avx2, U>(panel, columns, out) }
+    unsafe { compute::<Avx2, U>(panel, columns, out, scratch) }
 }
 
 /// # Safety
 /// As [`avx2`], and AVX-512 F, BW, VL and VNNI.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn vnni<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn vnni<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
     // SAFETY: promised by the caller.
-    unsafe { compute::<Vnni, U>(panel, columns, out) }
+    unsafe { compute::<Vnni, U>(panel, columns, out, scratch) }
 }
 
 #[inline(always)]
-unsafe fn compute<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn compute<D: Dot, U: Unpack>(
+    panel: &Panel,
+    columns: &[*const u8],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     debug_assert!(out.len() >= columns.len() * panel.rows);
+    if panel.cols == 0 {
+        return out.fill(0.0);
+    }
     // SAFETY: promised by the caller.
     unsafe {
         match columns {
             [column] => matvec::<D, U>(panel, column.cast(), out),
-            _ => matmul::<D, U>(panel, columns, out),
+            _ => matmul::<D, U>(panel, columns, out, scratch),
         }
     }
 }
 
-/// The row's groups one by one; the last may be completed with zeros.
+/// More bytes than a group of any type has.
+const GROUP_BYTES: usize = 512;
+
+/// A group of a row; the last may be completed with zeros, in `rest`.
 #[inline(always)]
-unsafe fn for_each_group<U: Unpack>(
+unsafe fn group_of<U: Unpack>(
     row: *const u8,
     row_bytes: usize,
-    groups: Range<usize>,
-    mut visit: impl FnMut(usize, Unpacked),
-) {
-    let whole = (row_bytes / U::BYTES).min(groups.end);
-    for group in groups.start..whole {
-        // SAFETY: the group lies inside the row.
-        visit(group, unsafe { U::unpack(row.add(group * U::BYTES)) });
-    }
-    if whole < groups.end {
-        // 512 is more than the bytes of any type's group.
-        let mut rest = [0u8; 512];
-        let start = whole * U::BYTES;
-        // SAFETY: from the last whole group to the end of the row, less than a group.
-        unsafe {
-            std::ptr::copy_nonoverlapping(row.add(start), rest.as_mut_ptr(), row_bytes - start);
-            visit(whole, U::unpack(rest.as_ptr()));
+    group: usize,
+    rest: &mut [u8; GROUP_BYTES],
+) -> Unpacked {
+    let start = group * U::BYTES;
+    // SAFETY: the group begins inside the row, and either ends there too or is copied up to the end of the row.
+    unsafe {
+        let mut packed = row.add(start);
+        if start + U::BYTES > row_bytes {
+            rest.fill(0);
+            std::ptr::copy_nonoverlapping(packed, rest.as_mut_ptr(), row_bytes - start);
+            packed = rest.as_ptr();
         }
+        U::unpack(packed)
     }
 }
 
@@ -113,7 +120,7 @@ unsafe fn stored<D: Dot, U: Unpack>(quants: [__m256i; 8]) -> [__m256i; 8] {
     match U::QUANTS {
         Quants::Unsigned { .. } => quants,
         // SAFETY: promised by the caller.
-        Quants::Signed => quants.map(|v| unsafe { D::signed(v) }),
+        Quants::Signed => unsafe { each!(|g: 8| D::signed(quants[g])) },
     }
 }
 
@@ -157,25 +164,34 @@ unsafe fn lanes(v: __m256) -> f32 {
     }
 }
 
+/// Adds the products of four vectors of weights in registers.
+#[inline(always)]
+unsafe fn quad<D: Dot, U: Unpack>(sum: __m256i, w: &[__m256i; 8], x: &Group, half: usize) -> __m256i {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let w = each!(|g: 4| w[4 * half + g]);
+        let x = each!(|g: 4| vector(&raw const x.quants[4 * half + g]));
+        D::dot4::<U>(sum, w, x)
+    }
+}
+
 /// One column: weights go from the packed row to the product in registers.
 #[inline(always)]
 unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &mut [f32]) {
-    for (row, out) in out[..panel.rows].iter_mut().enumerate() {
-        // SAFETY: rows and columns are readable as promised by the caller.
+    let groups = panel.cols.div_ceil(GROUP);
+    let mut rest = [0; GROUP_BYTES];
+    for row in 0..panel.rows {
+        // SAFETY: rows and columns are readable, and `out` has a value a row, as promised by the caller.
         unsafe {
             let mut acc = _mm256_setzero_ps();
             let packed = panel.first.add(row * panel.row_bytes);
-            for_each_group::<U>(packed, panel.row_bytes, 0..panel.cols.div_ceil(GROUP), |group, w| {
+            for group in 0..groups {
+                let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
                 let x = &*column.add(group);
-                let w_quants = stored::<D, U>(w.quants);
-                let quad = |half: usize, sum| {
-                    let w = std::array::from_fn(|g| w_quants[4 * half + g]);
-                    let x = std::array::from_fn(|g| vector(&raw const x.quants[4 * half + g]));
-                    D::dot4::<U>(sum, w, x)
-                };
+                let quants = stored::<D, U>(w.quants);
                 let x_scale = floats(&x.scales);
-                let first = quad(0, start::<D, U>(&x.offsets[0]));
-                let second = quad(1, start::<D, U>(&x.offsets[1]));
+                let first = quad::<D, U>(start::<D, U>(&x.offsets[0]), &quants, x, 0);
+                let second = quad::<D, U>(start::<D, U>(&x.offsets[1]), &quants, x, 1);
                 if U::HALVES {
                     acc = add_scaled(acc, w.scales[0], x_scale, first);
                     acc = add_scaled(acc, w.scales[1], x_scale, second);
@@ -183,8 +199,8 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
                     acc = add_scaled(acc, w.scales[0], x_scale, _mm256_add_epi32(first, second));
                 }
                 acc = add_mins::<U>(acc, &w.mins, x);
-            });
-            *out = lanes(acc);
+            }
+            *out.get_unchecked_mut(row) = lanes(acc);
         }
     }
 }
@@ -206,9 +222,14 @@ unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m
 
 /// Several columns: tiles of rows are unpacked once and multiplied with all of them.
 #[inline(always)]
-unsafe fn matmul<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+unsafe fn matmul<D: Dot, U: Unpack>(
+    panel: &Panel,
+    columns: &[*const u8],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let groups = panel.cols.div_ceil(GROUP);
-    scratch::with(|scratch| {
+    {
         let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
         for row in (0..panel.rows).step_by(TILE_ROWS) {
             let rows = TILE_ROWS.min(panel.rows - row);
@@ -240,21 +261,23 @@ unsafe fn matmul<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &
                 }
             }
         }
-    });
+    }
 }
 
 /// Unpacks up to four rows; rows behind the last repeat it (they are computed and not stored).
 #[inline(always)]
 unsafe fn unpack_tile<D: Dot, U: Unpack>(panel: &Panel, row: usize, groups: Range<usize>, tile: *mut Tile) {
+    let mut rest = [0; GROUP_BYTES];
     for r in 0..TILE_ROWS {
         // SAFETY: promised by the caller.
         unsafe {
             let packed = panel.first.add((row + r).min(panel.rows - 1) * panel.row_bytes);
-            for_each_group::<U>(packed, panel.row_bytes, groups.clone(), |group, w| {
+            for group in groups.clone() {
+                let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
                 let quants = stored::<D, U>(w.quants);
                 let weights = Weights { quants, scales: w.scales, mins: w.mins };
                 (&raw mut (*tile)[r][group - groups.start]).write(weights);
-            });
+            }
         }
     }
 }
@@ -285,7 +308,7 @@ impl Block {
     ) {
         // SAFETY: promised by the caller of `matmul`, which passes C columns, sums and output columns.
         unsafe {
-            let columns: [*const Group; C] = std::array::from_fn(|c| (*columns.get_unchecked(c)).cast());
+            let columns: [*const Group; C] = each!(|c: C| columns.get_unchecked(c).cast());
             let mut acc = [[_mm256_setzero_ps(); C]; R];
             if !self.first {
                 for r in 0..R {
@@ -295,10 +318,10 @@ impl Block {
                 }
             }
             for group in self.groups.clone() {
-                let w: [*const Weights; R] = std::array::from_fn(|r| {
-                    (&raw const (*self.tile)[row + r]).cast::<Weights>().add(group - self.groups.start)
-                });
-                let x: [*const Group; C] = std::array::from_fn(|c| columns[c].add(group));
+                let at = group - self.groups.start;
+                let w: [*const Weights; R] =
+                    each!(|r: R| (&raw const (*self.tile)[row + r]).cast::<Weights>().add(at));
+                let x: [*const Group; C] = each!(|c: C| columns[c].add(group));
                 multiply::<D, U, R, C>(&mut acc, w, x);
             }
             if !self.last {
@@ -329,36 +352,48 @@ unsafe fn multiply<D: Dot, U: Unpack, const R: usize, const C: usize>(
 ) {
     // SAFETY: promised by the caller of `matmul`.
     unsafe {
-        let quad = |half: usize, sums: &mut [[__m256i; C]; R]| {
-            let w = std::array::from_fn(|r| (&raw const (*w[r]).quants[4 * half]));
-            let x = std::array::from_fn(|c| (&raw const (*x[c]).quants[4 * half]).cast());
-            D::tile4::<U, R, C>(sums, w, x);
-        };
-        let fold = |acc: &mut [[__m256; C]; R], half: usize, sums: &[[__m256i; C]; R]| {
-            for c in 0..C {
-                let x_scale = floats(&(*x[c]).scales);
-                for r in 0..R {
-                    acc[r][c] = add_scaled(acc[r][c], (*w[r]).scales[half], x_scale, sums[r][c]);
-                }
-            }
-        };
+        let w_first: [*const __m256i; R] = each!(|r: R| (&raw const (*w[r]).quants).cast());
+        let w_second: [*const __m256i; R] = each!(|r: R| w_first[r].add(4));
+        let x_first: [*const __m256i; C] = each!(|c: C| (&raw const (*x[c]).quants).cast());
+        let x_second: [*const __m256i; C] = each!(|c: C| x_first[c].add(4));
         if U::HALVES {
-            for half in 0..2 {
-                let mut sums = [std::array::from_fn(|c| start::<D, U>(&(*x[c]).offsets[half])); R];
-                quad(half, &mut sums);
-                fold(acc, half, &sums);
-            }
+            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).offsets[0])); R];
+            D::tile4::<U, R, C>(&mut sums, w_first, x_first);
+            fold(acc, 0, &sums, w, x);
+            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).offsets[1])); R];
+            D::tile4::<U, R, C>(&mut sums, w_second, x_second);
+            fold(acc, 1, &sums, w, x);
         } else {
-            let mut sums = [std::array::from_fn(|c| start::<D, U>(&(*x[c]).whole_offsets)); R];
-            quad(0, &mut sums);
-            quad(1, &mut sums);
-            fold(acc, 0, &sums);
+            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).whole_offsets)); R];
+            D::tile4::<U, R, C>(&mut sums, w_first, x_first);
+            D::tile4::<U, R, C>(&mut sums, w_second, x_second);
+            fold(acc, 0, &sums, w, x);
         }
         if U::MINS {
             for c in 0..C {
                 for r in 0..R {
                     acc[r][c] = add_mins::<U>(acc[r][c], &(*w[r]).mins, &*x[c]);
                 }
+            }
+        }
+    }
+}
+
+/// Adds sums times the scales of half `half` of the blocks.
+#[inline(always)]
+unsafe fn fold<const R: usize, const C: usize>(
+    acc: &mut [[__m256; C]; R],
+    half: usize,
+    sums: &[[__m256i; C]; R],
+    w: [*const Weights; R],
+    x: [*const Group; C],
+) {
+    // SAFETY: promised by the caller of `matmul`.
+    unsafe {
+        for c in 0..C {
+            let x_scale = floats(&(*x[c]).scales);
+            for r in 0..R {
+                acc[r][c] = add_scaled(acc[r][c], (*w[r]).scales[half], x_scale, sums[r][c]);
             }
         }
     }

@@ -1,0 +1,68 @@
+//! How fast products with packed weights are here, against the speed of memory.
+//!
+//! `cargo run --release -p gruff-kernels --example matmul_speed [-- TYPE...]` prints, for each block type and number of
+//! threads: gigabytes of weights a second for one column (weights larger than the caches, and what share of the
+//! measured read bandwidth that is), and billions of multiply-adds a second for 512 columns.
+
+use std::time::{Duration, Instant};
+
+use gruff_blocks::{BlockType, synthetic};
+use gruff_kernels::matmul::linear;
+use gruff_kernels::{Activation, Activations, CpuOptions, DType, Device, PackedTensor, bandwidth};
+
+const TYPES: &str = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 F16 BF16 F32";
+
+/// Bytes of weights for one column: more than the caches hold.
+const BYTES: usize = 128 << 20;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let names = if asked.is_empty() { TYPES.split(' ').map(str::to_owned).collect() } else { asked };
+    let all = std::thread::available_parallelism()?.get();
+    let mut threads = vec![1, all];
+    threads.dedup();
+    for threads in threads {
+        let ceiling = bandwidth::measure(Some(threads))? / 1e9;
+        let options = CpuOptions { threads: Some(threads), activations: Activations::Int8, isa: None };
+        let device = Device::cpu(options)?;
+        println!("{}: memory is read at {ceiling:.1} GB/s", device.name());
+        for name in &names {
+            let block_type: BlockType = name.parse()?;
+            let cols = 2048;
+            let row_bytes = block_type.row_bytes(cols)?;
+            let (speed, _) = measure(&device, block_type, BYTES / row_bytes, cols, 1)?;
+            let (_, rate) = measure(&device, block_type, 1024, 1024, 512)?;
+            let (_, small) = measure(&device, block_type, 1024, 1024, 4)?;
+            println!(
+                "{name:8} matvec {speed:6.1} GB/s = {:3.0} %   4 columns {small:6.1} GMAC/s   512 columns {rate:6.1} GMAC/s",
+                100.0 * speed / ceiling,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Gigabytes of weights and billions of multiply-adds a second, at the median of some runs.
+fn measure(
+    device: &Device,
+    block_type: BlockType,
+    rows: usize,
+    cols: usize,
+    tokens: usize,
+) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+    let packed = synthetic::random_blocks(block_type, rows * cols / block_type.values(), 1);
+    let weight = PackedTensor::from_bytes(device, &packed, block_type, [1, rows, cols])?;
+    let values: Vec<f32> = (0..tokens * cols).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect();
+    let x = device.tensor_f32(&values, &[tokens, cols])?;
+    let out = device.zeros(DType::F32, &[tokens, rows])?;
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while times.len() < 5 || (begin.elapsed() < Duration::from_millis(300) && times.len() < 1000) {
+        let start = Instant::now();
+        linear(&Activation::new(&x)?, &weight, None, &out)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    Ok((packed.len() as f64 / median / 1e9, (rows * cols * tokens) as f64 / median / 1e9))
+}
