@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use super::pre::Pre;
 use super::split::Splitter;
 use super::vocab::Vocab;
-use super::words::{REMEMBERED_BYTES, REMEMBERED_WORDS};
+use super::words::{Seen, Words};
 use super::{Model, PRE, byte_level, space};
 use crate::Error;
 
@@ -42,8 +42,8 @@ pub(crate) enum Alphabet {
 pub(crate) struct Bpe {
     splitter: Splitter,
     alphabet: Alphabet,
-    /// Whether spaces are written as U+2581.
-    escape_spaces: bool,
+    /// Where pieces fall into words, if spaces are written as U+2581.
+    words: Option<Words>,
     /// Whether a piece that is a token as it stands needs no merges.
     ignore_merges: bool,
     /// Whether a piece of nothing but line feeds is looked up first, merges or not (Gemma 4).
@@ -58,6 +58,13 @@ pub(crate) struct Bpe {
 
 fn pair(left: u32, right: u32) -> u64 {
     (u64::from(left) << 32) | u64::from(right)
+}
+
+/// Room for encoding a piece.
+#[derive(Default)]
+struct Work {
+    symbols: Vec<Symbol>,
+    scratch: String,
 }
 
 /// Where a token starts in the piece, which token it is, and the rank of its merge with the next.
@@ -117,7 +124,7 @@ impl Bpe {
         Ok(Bpe {
             splitter,
             alphabet: pre.alphabet,
-            escape_spaces: pre.escape_spaces,
+            words: pre.escape_spaces.then(|| Words::new(vocab, None)),
             ignore_merges: pre.ignore_merges,
             whole_line_feeds: pre.whole_line_feeds,
             bytes,
@@ -126,36 +133,24 @@ impl Bpe {
         })
     }
 
-    /// Appends the tokens of `text`, in which spaces are escaped if they are to be.
-    fn encode_escaped(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
-        // Where in `out` the tokens of a piece already are.
-        let mut seen: HashMap<&[u8], (usize, usize)> = HashMap::new();
-        let mut scratch = String::new();
-        let mut symbols = Vec::new();
-        let mut start = 0;
-        for end in self.splitter.ends(text) {
-            let piece = &text[start..end];
-            start = end;
-            if let Some(&(from, to)) = seen.get(piece.as_bytes()) {
-                out.extend_from_within(from..to);
-                continue;
-            }
-            let from = out.len();
-            match self.whole(vocab, piece, &mut scratch) {
-                Some(id) => out.push(id),
-                None => {
-                    self.symbols(vocab, piece, &mut symbols);
-                    match symbols.len() {
-                        0..=SCAN_LIMIT => self.merge_by_scan(&mut symbols),
-                        _ => self.merge_by_heap(&mut symbols),
-                    }
-                    self.push_tokens(piece, &symbols, out);
+    fn encode_piece(&self, vocab: &Vocab, piece: &str, seen: &mut Seen, work: &mut Work, out: &mut Vec<u32>) {
+        if seen.repeat(piece, out) {
+            return;
+        }
+        let from = out.len();
+        match self.whole(vocab, piece, &mut work.scratch) {
+            Some(id) => out.push(id),
+            None => {
+                let symbols = &mut work.symbols;
+                self.symbols(vocab, piece, symbols);
+                match symbols.len() {
+                    0..=SCAN_LIMIT => self.merge_by_scan(symbols),
+                    _ => self.merge_by_heap(symbols),
                 }
-            }
-            if piece.len() <= REMEMBERED_BYTES && seen.len() < REMEMBERED_WORDS {
-                seen.insert(piece.as_bytes(), (from, out.len()));
+                self.push_tokens(piece, symbols, out);
             }
         }
+        seen.note(piece, from, out);
     }
 
     /// The token that the piece is as a whole, where merges do not matter.
@@ -277,18 +272,32 @@ impl Bpe {
 }
 
 impl Model for Bpe {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
-        if self.escape_spaces {
-            let mut escaped = String::with_capacity(text.len() + text.len() / 2);
-            space::escape(text, &mut escaped);
-            self.encode_escaped(vocab, &escaped, out);
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>) {
+        let escaped;
+        let text = if self.words.is_some() {
+            let mut with_escapes = String::with_capacity(text.len() + text.len() / 2);
+            space::escape(text, &mut with_escapes);
+            escaped = with_escapes;
+            escaped.as_str()
         } else {
-            self.encode_escaped(vocab, text, out);
+            text
+        };
+        let mut work = Work::default();
+        let mut start = 0;
+        for end in self.splitter.ends(text) {
+            let piece = &text[start..end];
+            start = end;
+            match &self.words {
+                Some(words) => {
+                    words.split(piece).for_each(|word| self.encode_piece(vocab, word, seen, &mut work, out))
+                }
+                None => self.encode_piece(vocab, piece, seen, &mut work, out),
+            }
         }
     }
 
     fn decode(&self, token: &[u8], out: &mut Vec<u8>) {
-        match (self.alphabet, self.escape_spaces) {
+        match (self.alphabet, self.words.is_some()) {
             (Alphabet::Bytes, _) => byte_level::decode(token, out),
             (Alphabet::Characters, true) => space::unescape(token, out),
             (Alphabet::Characters, false) => out.extend_from_slice(token),

@@ -6,6 +6,7 @@
 use super::Model;
 use super::bpe::Bpe;
 use super::vocab::Vocab;
+use super::words::Seen;
 
 const OPEN: &str = "<dna>";
 const CLOSE: &str = "</dna>";
@@ -49,10 +50,10 @@ impl HybridDna {
 }
 
 impl Model for HybridDna {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>) {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once(OPEN) {
-            self.bpe.encode(vocab, before, out);
+            self.bpe.encode(vocab, before, seen, out);
             out.push(self.open);
             match after.split_once(CLOSE) {
                 Some((bases, after)) => {
@@ -63,7 +64,7 @@ impl Model for HybridDna {
                 None => return self.encode_bases(vocab, after, out),
             }
         }
-        self.bpe.encode(vocab, rest, out);
+        self.bpe.encode(vocab, rest, seen, out);
     }
 
     fn decode(&self, token: &[u8], out: &mut Vec<u8>) {

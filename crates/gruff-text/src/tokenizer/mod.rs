@@ -31,6 +31,7 @@ use kind::Kind;
 use special::SpecialTokens;
 pub use vocab::TokenType;
 use vocab::Vocab;
+use words::Seen;
 
 /// The longest text that is tokenized at once, in bytes; escaping may make it three times as long, which must
 /// stay below 2^32.
@@ -107,7 +108,8 @@ struct Inner {
 /// A kind of tokenizer: what `tokenizer.ggml.model` names.
 trait Model: std::fmt::Debug + Send + Sync {
     /// Appends the tokens of `text`, which is not empty, and stands between added tokens or the ends.
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>);
+    /// `seen` is of the whole text, and `out` only grows.
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>);
 
     /// Appends the bytes that a token of ordinary text stands for.
     fn decode(&self, token: &[u8], out: &mut Vec<u8>);
@@ -169,10 +171,11 @@ impl Tokenizer {
         if options.add_special && inner.add_bos {
             ids.extend(inner.special.bos);
         }
+        let mut seen = Seen::default();
         for fragment in inner.added.split(text, options.parse_special) {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => inner.model.encode(&inner.vocab, text, &mut ids),
+                Fragment::Text(text) => inner.model.encode(&inner.vocab, text, &mut seen, &mut ids),
             }
         }
         if options.add_special && inner.add_eos {

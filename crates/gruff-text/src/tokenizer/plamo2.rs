@@ -6,6 +6,7 @@
 use super::Model;
 use super::trie::Trie;
 use super::vocab::{TOKENS, TokenType, Vocab};
+use super::words::Seen;
 use crate::Error;
 
 /// Scores are compared in this many parts of one.
@@ -51,7 +52,7 @@ fn score(vocab: &Vocab, id: u32) -> i64 {
 }
 
 impl Model for Plamo2 {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, _seen: &mut Seen, out: &mut Vec<u32>) {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let mut best = vec![Best { cost: 0, length: 0, id: None }; text.len() + 1];
         for (start, c) in text.char_indices().rev() {

@@ -6,6 +6,7 @@
 use super::Model;
 use super::trie::Trie;
 use super::vocab::{TOKENS, TokenType, Vocab};
+use super::words::Seen;
 use crate::Error;
 
 /// The longest token first.
@@ -57,7 +58,7 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 impl Model for Rwkv {
-    fn encode(&self, _vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, _vocab: &Vocab, text: &str, _seen: &mut Seen, out: &mut Vec<u32>) {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             let length = match self.tokens.prefixes(rest).last() {

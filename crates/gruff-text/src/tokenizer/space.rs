@@ -66,23 +66,6 @@ pub(crate) fn unescape(token: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether the token holds the end of one word and the beginning of the next.
-pub(crate) fn reaches_over(token: &str) -> bool {
-    words(token).nth(1).is_some()
-}
-
-/// The words of an escaped text, each with the spaces before it.
-pub(crate) fn words(escaped: &str) -> impl Iterator<Item = &str> {
-    let mut rest = escaped;
-    std::iter::from_fn(move || {
-        let spaces = rest.len() - rest.trim_start_matches('▁').len();
-        let end = rest[spaces..].find('▁').map_or(rest.len(), |at| spaces + at);
-        let (word, tail) = rest.split_at(end);
-        rest = tail;
-        (!word.is_empty()).then_some(word)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,10 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn words_keep_everything() {
-        assert_eq!(words("a▁▁b▁c▁").collect::<Vec<_>>(), ["a", "▁▁b", "▁c", "▁"]);
-        assert_eq!(words("").count(), 0);
-        assert!(reaches_over("a▁") && !reaches_over("▁▁a") && !reaches_over("▁"));
+    fn escapes_are_undone() {
         let mut out = Vec::new();
         unescape("▁▁é▁".as_bytes(), &mut out);
         assert_eq!(out, "  é ".as_bytes());

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 
 use super::space::{self, SpaceRules};
 use super::vocab::{TokenType, Vocab};
-use super::words::Words;
+use super::words::{Seen, Words};
 use super::{Model, push_unknown};
 
 /// SentencePiece BPE over a vocabulary with scores.
@@ -38,7 +38,7 @@ struct Symbol {
 
 impl Spm {
     pub(crate) fn new(vocab: &Vocab, spaces: SpaceRules, unknown: Option<u32>) -> Self {
-        let words = Words::new(vocab, MERGEABLE, unknown);
+        let words = Words::new(vocab, unknown);
         Spm { spaces, words, bytes: vocab.byte_tokens(), unknown }
     }
 
@@ -155,9 +155,9 @@ fn sortable(score: f32) -> i32 {
 }
 
 impl Model for Spm {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>) {
         let text = self.spaces.normalize(text);
-        self.words.encode(&text, out, |word, out| self.encode_word(vocab, word, out));
+        self.words.encode(&text, seen, out, |word, out| self.encode_word(vocab, word, out));
     }
 
     fn decode(&self, token: &[u8], out: &mut Vec<u8>) {

@@ -12,7 +12,7 @@ use super::charsmap::{CHARSMAP, CharsMap};
 use super::space::SpaceRules;
 use super::trie::Trie;
 use super::vocab::{TokenType, Vocab};
-use super::words::Words;
+use super::words::{Seen, Words};
 use super::{Model, push_unknown, space};
 use crate::Error;
 
@@ -55,7 +55,7 @@ impl Unigram {
         let pieces = Trie::new(vocab.of_types(PIECES).filter_map(|id| Some((vocab.token(id)?, id))));
         let scores = vocab.of_types(&[TokenType::Normal]).map(|id| f64::from(vocab.score(id)));
         let worst = scores.fold(0.0, f64::min);
-        let words = Words::new(vocab, PIECES, unknown);
+        let words = Words::new(vocab, unknown);
         let bytes = vocab.byte_tokens();
         let bytes = bytes.iter().all(Option::is_some).then(|| bytes.map(Option::unwrap_or_default));
         Ok(Unigram {
@@ -133,9 +133,9 @@ fn bytes_of(array: &Array) -> Result<Cow<'_, [u8]>, Error> {
 }
 
 impl Model for Unigram {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>) {
         let text = self.spaces.normalize(&self.charsmap.apply(text));
-        self.words.encode(&text, out, |word, out| self.encode_word(vocab, word, out));
+        self.words.encode(&text, seen, out, |word, out| self.encode_word(vocab, word, out));
     }
 
     fn decode(&self, token: &[u8], out: &mut Vec<u8>) {

@@ -3,6 +3,7 @@
 use super::Model;
 use super::bpe::Bpe;
 use super::vocab::Vocab;
+use super::words::Seen;
 
 /// BPE over words, which lose the white space around them.
 #[derive(Debug)]
@@ -12,12 +13,12 @@ pub(crate) struct Whitespace {
 }
 
 impl Model for Whitespace {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, seen: &mut Seen, out: &mut Vec<u32>) {
         for word in text.split_whitespace() {
             if self.lowercase {
-                self.bpe.encode(vocab, &word.to_lowercase(), out);
+                self.bpe.encode(vocab, &word.to_lowercase(), seen, out);
             } else {
-                self.bpe.encode(vocab, word, out);
+                self.bpe.encode(vocab, word, seen, out);
             }
         }
     }

@@ -11,6 +11,7 @@ use unicode_normalization::UnicodeNormalization;
 use super::chars::CharClass;
 use super::space::ESCAPED;
 use super::vocab::Vocab;
+use super::words::Seen;
 use super::{Model, PRE, space};
 use crate::Error;
 
@@ -119,7 +120,7 @@ fn is_chinese(c: char) -> bool {
 }
 
 impl Model for WordPiece {
-    fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    fn encode(&self, vocab: &Vocab, text: &str, _seen: &mut Seen, out: &mut Vec<u32>) {
         for word in self.words(text) {
             let start = out.len();
             let fits = word.chars().count() <= LONGEST_WORD + 1;
