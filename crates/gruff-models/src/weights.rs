@@ -89,7 +89,7 @@ impl<'a> Weights<'a> {
             file: file_name(self.gguf, tensor.part()),
             tensor: tensor.name().to_owned(),
             found: tensor.shape().to_vec(),
-            expected,
+            expected: trimmed(&expected).to_vec(),
         })
     }
 }

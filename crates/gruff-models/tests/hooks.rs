@@ -1,0 +1,100 @@
+//! Functions that see or replace module outputs.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{ARCHITECTURES, File, cpu, ids, logits};
+use gruff_blocks::BlockType;
+use gruff_kernels::{Activations, DType};
+
+#[test]
+fn looking_everywhere_changes_no_bit() {
+    for architecture in ARCHITECTURES {
+        let model = File::new(architecture, BlockType::Q8_0).load(&cpu(Activations::Int8));
+        let ids = ids(1, 33);
+        let plain = logits(&*model, DType::F16, &ids);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let names = seen.clone();
+        let guard = model.hooks().on("*", move |context, output| {
+            let finite = output.to_vec_f32()?.iter().all(|value| value.is_finite());
+            names.lock().expect("not poisoned").push((context.module.to_owned(), context.layer, finite));
+            Ok(None)
+        });
+        assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
+        drop(guard);
+        assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
+
+        let seen = seen.lock().expect("not poisoned");
+        let mixer = if architecture.starts_with("qwen35") { "linear_attn" } else { "self_attn" };
+        for module in [
+            "model.embed_tokens",
+            "model.layers.0.input_layernorm",
+            &format!("model.layers.0.{mixer}"),
+            "model.layers.0.post_attention_layernorm",
+            "model.layers.0.mlp",
+            "model.layers.0",
+            "model.norm",
+            "lm_head",
+        ] {
+            let layer = module.contains("layers.0").then_some(0);
+            let times = seen.iter().filter(|seen| **seen == (module.to_owned(), layer, true)).count();
+            assert_eq!(times, 1, "{architecture}: {module}");
+        }
+    }
+}
+
+#[test]
+fn a_replacement_takes_the_outputs_place() {
+    let model = File::new("qwen3", BlockType::F32).load(&cpu(Activations::F32));
+    let ids = ids(2, 10);
+    let plain = logits(&*model, DType::F32, &ids);
+    for module in
+        ["model.embed_tokens", "model.layers.1", "model.layers.*.self_attn", "*.mlp.up_proj", "lm_head"]
+    {
+        let zeros = |_: &gruff_models::HookContext, output: &gruff_kernels::Tensor| {
+            Ok(Some(output.device().zeros(DType::F32, output.shape())?))
+        };
+        let guard = model.hooks().on(module, zeros);
+        let replaced = logits(&*model, DType::F32, &ids);
+        assert!(replaced != plain, "{module}");
+        if module == "lm_head" {
+            assert!(replaced.iter().flatten().all(|logit| *logit == 0.0));
+        }
+        drop(guard);
+        assert!(logits(&*model, DType::F32, &ids) == plain, "{module} left a trace");
+    }
+}
+
+#[test]
+fn a_replaced_mixer_equals_a_model_without_it() {
+    let file = File::new("llama", BlockType::F32);
+    let mut without = file.clone();
+    for layer in 0..4 {
+        without.tensor(&format!("blk.{layer}.attn_output.weight")).values.fill(0.0);
+    }
+    let device = cpu(Activations::F32);
+    let model = file.load(&device);
+    let ids = ids(3, 10);
+    let _guard = model.hooks().on("model.layers.*.self_attn", |_, output| {
+        Ok(Some(output.device().zeros(DType::F32, output.shape())?))
+    });
+    assert!(logits(&*model, DType::F32, &ids) == logits(&*without.load(&device), DType::F32, &ids));
+}
+
+#[test]
+fn faults_of_hooks_are_told() {
+    let model = File::new("llama", BlockType::F32).load(&cpu(Activations::F32));
+    let run = || {
+        let mut caches = common::caches(&*model, DType::F32, 1, 8, 0);
+        let part = gruff_kernels::StepSequence { len: 2, past: 0, slot: 0, pages: vec![0] };
+        let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");
+        model.forward(&step, &mut caches).expect_err("refused").to_string()
+    };
+    let guard = model.hooks().on("model.layers.2.mlp", |_, _| Err("no such concept".into()));
+    assert_eq!(run(), "hook on model.layers.2.mlp: no such concept");
+    drop(guard);
+    let _guard = model.hooks().on("model.norm", |_, output| Ok(Some(output.narrow(1, 0, 8)?)));
+    let error = run();
+    assert!(error.contains("hook on model.norm") && error.contains("[1, 8]"), "{error}");
+}
