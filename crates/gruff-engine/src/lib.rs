@@ -12,6 +12,6 @@ mod sequence;
 
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
-pub use plan::{Context, MemoryPlan};
+pub use plan::{Context, MemoryPlan, available_memory};
 pub use request::{Event, FinishReason, Request, RequestId, Usage};
 pub use sampling::SamplingParams;

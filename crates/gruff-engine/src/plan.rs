@@ -191,8 +191,9 @@ pub(crate) fn check_kv_dtype(dtype: DType) -> Result<()> {
     }
 }
 
-/// What the system can still give, page cache counted as free, within the limits of a control group.
-fn available_memory() -> Option<u64> {
+/// Bytes that the system can still give, page cache counted as free, within the limits of a control group;
+/// `None` where it does not tell.
+pub fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -5,13 +5,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use gruff_blocks::BlockType;
+
 use crate::attention::AttentionOps;
 use crate::buffer::{Buffer, ForeignBytes, Memory};
 use crate::cpu::{CpuDevice, CpuOptions};
 use crate::delta_net::DeltaNetOps;
 use crate::elementwise::ElementwiseOps;
 use crate::embedding::EmbeddingOps;
-use crate::matmul::MatmulOps;
+use crate::matmul::{MatmulKernel, MatmulOps};
 use crate::moe::MoeOps;
 use crate::norm::NormOps;
 use crate::reference::ReferenceDevice;
@@ -49,6 +51,11 @@ pub(crate) trait Backend:
 
     /// How activations enter products with packed weights.
     fn activations(&self) -> Activations;
+
+    /// Threads that compute.
+    fn threads(&self) -> usize {
+        1
+    }
 
     /// Takes zeroed memory, or `None` when there is none.
     fn allocate(&self, bytes: usize) -> Option<Memory>;
@@ -111,6 +118,16 @@ impl Device {
     /// How activations enter products with packed weights.
     pub fn activations(&self) -> Activations {
         self.inner.backend.activations()
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.inner.backend.threads()
+    }
+
+    /// Which kernel multiplies with weights of this type.
+    pub fn matmul_kernel(&self, block_type: BlockType) -> MatmulKernel {
+        self.inner.backend.matmul_kernel(block_type)
     }
 
     /// Whether both handles are the same device.

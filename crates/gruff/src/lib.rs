@@ -13,16 +13,23 @@
 //! # Ok::<(), gruff::Error>(())
 //! ```
 
+mod conversation;
 mod error;
+mod forward;
 mod generation;
 mod model;
 mod pretrained;
+mod summary;
+pub mod system;
 mod tokenizer;
 
+pub use conversation::Conversation;
 pub use error::{Error, Result};
+pub use forward::Forward;
 pub use generation::GenerationConfig;
-pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, StreamedToken};
+pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, Streamed, StreamedToken};
 pub use pretrained::{Checkpoint, Dtype, FromCheckpoint, LoadOptions, Pretrained};
+pub use summary::TypeShare;
 pub use tokenizer::{AutoTokenizer, ChatOptions};
 
 pub use gruff_engine::{Context, FinishReason, MemoryPlan, Usage};

@@ -83,6 +83,31 @@ pub struct StreamedToken {
     pub id: u32,
 }
 
+/// What happens while answers are generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    /// A part of a prompt went through the model; its answer has not begun.
+    Prompt {
+        /// Which prompt of the batch.
+        prompt: usize,
+        /// Tokens of it that are done.
+        done: usize,
+        /// Tokens of it in all.
+        total: usize,
+    },
+    /// A new token.
+    Token(StreamedToken),
+}
+
+impl Streamed {
+    /// Which prompt of the batch this is about.
+    pub fn prompt(&self) -> usize {
+        match self {
+            Streamed::Prompt { prompt, .. } | Streamed::Token(StreamedToken { prompt, .. }) => *prompt,
+        }
+    }
+}
+
 impl AutoModelForCausalLM {
     /// Starts loading a model by name.
     pub fn from_pretrained(id: impl Into<String>) -> Pretrained<Self> {
@@ -118,6 +143,11 @@ impl AutoModelForCausalLM {
         Ok(self.ready(&mut engine, 1)?.memory().clone())
     }
 
+    /// Forgets what earlier calls have left in caches, and gives their memory back.
+    pub fn clear_caches(&self) {
+        *self.lock() = None;
+    }
+
     /// Answers every prompt, all of them together.
     ///
     /// # Errors
@@ -137,6 +167,23 @@ impl AutoModelForCausalLM {
         config: &GenerationConfig,
         mut on_token: impl FnMut(StreamedToken) -> ControlFlow<()>,
     ) -> Result<GenerateOutput> {
+        self.generate_streaming(prompts, config, |event| match event {
+            Streamed::Token(token) => on_token(token),
+            Streamed::Prompt { .. } => ControlFlow::Continue(()),
+        })
+    }
+
+    /// As [`generate_with`](Self::generate_with), telling of parts of long prompts too: an answer can be ended
+    /// before it begins.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_streaming(
+        &self,
+        prompts: impl Into<Prompts>,
+        config: &GenerationConfig,
+        mut on_event: impl FnMut(Streamed) -> ControlFlow<()>,
+    ) -> Result<GenerateOutput> {
         let Prompts(prompts) = prompts.into();
         let config = config.clone().or(&self.generation_config);
         let mut engine = self.lock();
@@ -145,15 +192,19 @@ impl AutoModelForCausalLM {
             Batch::submit(engine, prompts, |prompt, index| config.request(prompt, index, &self.end_tokens))?;
         while !engine.is_idle() {
             for event in engine.step()? {
-                if let Some(token) = batch.take(event)?
-                    && on_token(token).is_break()
-                    && let Some(event) = engine.cancel(batch.ids[token.prompt])
+                if let Some(streamed) = batch.take(event)?
+                    && on_event(streamed).is_break()
+                    && let Some(event) = engine.cancel(batch.ids[streamed.prompt()])
                 {
                     batch.take(event)?;
                 }
             }
         }
         Ok(batch.output)
+    }
+
+    pub(crate) fn engine_options(&self) -> &EngineOptions {
+        &self.options
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
@@ -239,14 +290,16 @@ impl Batch {
         Ok(Self { ids, output })
     }
 
-    /// Takes an event in; a token is handed on.
-    fn take(&mut self, event: Event) -> Result<Option<StreamedToken>> {
+    /// Takes an event in, and hands on what a caller may want to know.
+    fn take(&mut self, event: Event) -> Result<Option<Streamed>> {
         let at = |id| self.ids.iter().position(|known| *known == id);
         match event {
-            Event::Prompt { .. } => Ok(None),
+            Event::Prompt { request, done, total } => {
+                Ok(at(request).map(|prompt| Streamed::Prompt { prompt, done, total }))
+            }
             Event::Token { request, id } => Ok(at(request).map(|prompt| {
                 self.output.sequences[prompt].push(id);
-                StreamedToken { prompt, id }
+                Streamed::Token(StreamedToken { prompt, id })
             })),
             Event::Finished { request, reason, usage } => {
                 if let Some(prompt) = at(request) {

@@ -14,7 +14,6 @@ mod data;
 mod delta_net;
 mod elementwise;
 mod matmul;
-mod moe;
 mod norm;
 mod rope;
 mod run;
@@ -36,7 +35,6 @@ pub fn cases() -> Vec<Case> {
         delta_net::cases,
         sampling::cases,
         matmul::cases,
-        moe::cases,
     ];
     families.into_iter().flat_map(|family| family()).collect()
 }

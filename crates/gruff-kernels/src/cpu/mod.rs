@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use crate::buffer::{ForeignBytes, Memory};
 use crate::device::Backend;
+use crate::reference::ReferenceDevice;
 use crate::{Activations, Result};
 
 use memory::CpuMemory;
@@ -37,6 +38,8 @@ pub(crate) struct CpuDevice {
     activations: Activations,
     isa: Isa,
     pool: Pool,
+    /// Serves what has no CPU kernel.
+    pub(crate) plain: ReferenceDevice,
 }
 
 impl CpuDevice {
@@ -46,7 +49,7 @@ impl CpuDevice {
         let threads = pool.threads();
         let name = format!("cpu ({isa}, {threads} thread{})", if threads == 1 { "" } else { "s" });
         let activations = options.activations;
-        Ok(Self { name, activations, isa, pool })
+        Ok(Self { name, activations, isa, pool, plain: ReferenceDevice::new(activations) })
     }
 
     pub(crate) fn isa(&self) -> Isa {
@@ -80,6 +83,10 @@ impl Backend for CpuDevice {
 
     fn activations(&self) -> Activations {
         self.activations
+    }
+
+    fn threads(&self) -> usize {
+        self.pool.threads()
     }
 
     fn allocate(&self, bytes: usize) -> Option<Memory> {

@@ -12,7 +12,7 @@
 //! 1e-6; products as in [`crate::matmul`].
 
 mod cpu;
-pub(crate) mod reference;
+mod reference;
 
 use crate::check::Check;
 use crate::matmul::{Glu, check_weight};
