@@ -77,10 +77,11 @@ impl Linear {
             out: &outs[i],
         });
         matmul::linear_many(x, &projections)?;
-        for (linear, out) in linears.iter().zip(&outs) {
-            cx.output(&linear.name, out)?;
-        }
-        Ok(outs)
+        let mut linears = linears.iter();
+        try_map(outs, |out| match linears.next() {
+            Some(linear) => cx.output(&linear.name, out),
+            None => Ok(out),
+        })
     }
 }
 

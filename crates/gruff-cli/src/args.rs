@@ -1,0 +1,216 @@
+//! Arguments that several commands share.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use gruff::{
+    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, Dtype, FromCheckpoint, LoadOptions, Pretrained,
+};
+
+use crate::console::Console;
+use crate::progress::DownloadProgress;
+use crate::size::parse_bytes;
+
+/// Where a model's files come from.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Model files")]
+pub(crate) struct SourceArgs {
+    /// File within the repository or folder
+    #[arg(long, value_name = "NAME")]
+    file: Option<String>,
+    /// Branch, tag or commit of the repository
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+    /// Cache folder instead of huggingface_hub's
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Use what the cache has and never the network
+    #[arg(long)]
+    offline: bool,
+    /// Pre-tokenizer to use instead of the one that the file names
+    #[arg(long, value_name = "NAME")]
+    pre_tokenizer: Option<String>,
+}
+
+impl SourceArgs {
+    /// Finds the files of `model`, downloading what is missing, and opens them.
+    pub(crate) fn open(&self, model: &str, console: &Console) -> anyhow::Result<Checkpoint> {
+        let mut from = Pretrained::<AutoTokenizer>::new(model)
+            .local_files_only(self.offline)
+            .progress(Arc::new(DownloadProgress::new(*console)));
+        if let Some(file) = &self.file {
+            from = from.gguf_file(file);
+        }
+        if let Some(revision) = &self.revision {
+            from = from.revision(revision);
+        }
+        if let Some(folder) = &self.cache_dir {
+            from = from.cache_dir(folder);
+        }
+        let checkpoint = from.checkpoint()?;
+        for path in checkpoint.gguf().paths() {
+            console.detail(format_args!("file: {}", path.display()));
+        }
+        Ok(checkpoint)
+    }
+
+    /// The options that these arguments alone give.
+    pub(crate) fn options(&self) -> LoadOptions {
+        LoadOptions { pre_tokenizer: self.pre_tokenizer.clone(), ..LoadOptions::default() }
+    }
+
+    /// The tokenizer of a checkpoint; what is odd about it goes to the console.
+    pub(crate) fn tokenizer(
+        &self,
+        checkpoint: &Checkpoint,
+        console: &Console,
+    ) -> anyhow::Result<AutoTokenizer> {
+        let tokenizer = AutoTokenizer::from_checkpoint(checkpoint, &self.options())
+            .with_context(|| checkpoint.files().path().display().to_string())?;
+        tokenizer.tokenizer().warnings().iter().for_each(|warning| console.warn(warning));
+        Ok(tokenizer)
+    }
+}
+
+/// How numbers are kept while computing.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum DtypeArg {
+    /// Activations as int8 where weights are packed, keys and values in f16: fast
+    #[default]
+    Auto,
+    /// Everything in f32: exact with respect to the packed weights, slower
+    F32,
+}
+
+impl From<DtypeArg> for Dtype {
+    fn from(dtype: DtypeArg) -> Self {
+        match dtype {
+            DtypeArg::Auto => Dtype::Auto,
+            DtypeArg::F32 => Dtype::F32,
+        }
+    }
+}
+
+impl DtypeArg {
+    /// The type of keys and values, in ggml's words.
+    pub(crate) fn kv_type(self) -> &'static str {
+        match self {
+            DtypeArg::Auto => "f16",
+            DtypeArg::F32 => "f32",
+        }
+    }
+}
+
+/// What a model is computed with.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Computing")]
+pub(crate) struct ComputeArgs {
+    /// Device: auto, cpu or reference
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: String,
+    /// Threads that compute [default: the physical cores]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// How numbers are kept while computing
+    #[arg(long, value_enum, default_value_t)]
+    dtype: DtypeArg,
+    /// Tokens that prompt and answer may have together; auto takes what the model and memory allow
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_context)]
+    ctx: Context,
+    /// Memory that may be used, such as 4G [default: what the system has available]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
+}
+
+impl ComputeArgs {
+    /// Everything that these and the source's arguments say.
+    pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
+        LoadOptions {
+            device: Some(self.device.clone()),
+            threads: self.threads.map(NonZeroUsize::get),
+            dtype: self.dtype.into(),
+            context: self.ctx,
+            memory: self.memory,
+            ..source.options()
+        }
+    }
+
+    /// Loads the model of a checkpoint.
+    pub(crate) fn load(
+        &self,
+        source: &SourceArgs,
+        checkpoint: &Checkpoint,
+        console: &Console,
+    ) -> anyhow::Result<AutoModelForCausalLM> {
+        let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &self.options(source))?;
+        console.detail(format_args!("device: {}", model.device().name()));
+        Ok(model)
+    }
+}
+
+fn parse_context(text: &str) -> Result<Context, String> {
+    match text {
+        "auto" => Ok(Context::Auto),
+        number => match number.parse::<NonZeroUsize>() {
+            Ok(tokens) => Ok(Context::Tokens(tokens.get())),
+            Err(_) => Err("give a number of tokens above 0, or auto".to_owned()),
+        },
+    }
+}
+
+/// Reads a text argument: itself, or standard input for `-`.
+pub(crate) fn text_or_stdin(text: &str) -> anyhow::Result<String> {
+    if text == "-" { read_stdin() } else { Ok(text.to_owned()) }
+}
+
+/// All of standard input, byte for byte.
+pub(crate) fn read_stdin() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes)
+        .context("standard input cannot be read")?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow::anyhow!("standard input is not UTF-8 text: byte {at} begins no character; convert it first")
+    })
+}
+
+/// Reads a file, or standard input for `-`, as text.
+pub(crate) fn read_file(path: &std::path::Path) -> anyhow::Result<String> {
+    if path.as_os_str() == "-" {
+        return read_stdin();
+    }
+    std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+/// Token ids as people write them: separated by commas, white space or both, in brackets or not.
+pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>, String> {
+    let inner = text.trim().trim_start_matches('[').trim_end_matches(']');
+    let words = inner.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    words.map(|word| word.parse().map_err(|_| format!("{word:?} is not a token id"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_they_are_written() {
+        for text in ["1,2,3", "1 2 3", "[1, 2, 3]\n", "1\n2\n3\n", "[1,2,3]"] {
+            assert_eq!(parse_ids(text), Ok(vec![1, 2, 3]), "{text}");
+        }
+        assert_eq!(parse_ids(""), Ok(vec![]));
+        assert_eq!(parse_ids("1,x"), Err("\"x\" is not a token id".to_owned()));
+        assert!(parse_ids("-1").is_err());
+        assert!(parse_ids("4294967296").is_err());
+    }
+
+    #[test]
+    fn a_context_is_a_number_or_auto() {
+        assert_eq!(parse_context("auto"), Ok(Context::Auto));
+        assert_eq!(parse_context("4096"), Ok(Context::Tokens(4096)));
+        assert!(parse_context("0").is_err() && parse_context("many").is_err());
+    }
+}

@@ -1,0 +1,224 @@
+mod generate;
+mod label;
+mod list;
+mod measure;
+mod report;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::Context as _;
+use clap::Args;
+use gruff::floors::kernels::bandwidth;
+use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, LoadOptions, system};
+
+use crate::args::{DtypeArg, SourceArgs};
+use crate::console::Console;
+use crate::failure::usage;
+use crate::size::parse_bytes;
+
+use list::{parse_list, parse_pair};
+use measure::Test;
+use report::{Format, ModelFacts, Report};
+
+/// Measure speed as llama-bench does
+///
+/// Options, columns, labels and JSON fields are those of llama-bench, so that results can be compared line by
+/// line: pp512 is a prompt of 512 random tokens, tg128 the generation of 128 tokens, one at a time, without
+/// sampling; `@ d4096` behind 4096 tokens. Load time, peak memory and the share of the measured memory bandwidth
+/// are added.
+#[derive(Debug, Args)]
+#[command(after_help = "Lists: 128,512 or ranges 1-4, 128-512+128, 1-8*2.\n\nExamples:\n  \
+                  gruff bench -m model.gguf\n  \
+                  gruff bench -m a.gguf,b.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n  \
+                  gruff bench -m model.gguf --generate")]
+pub(crate) struct Bench {
+    /// The model
+    #[arg(value_name = "MODEL")]
+    model: Option<String>,
+    /// Models, separated by commas
+    #[arg(short, long = "model", value_name = "MODEL", value_delimiter = ',')]
+    models: Vec<String>,
+    /// Prompt lengths; 0 for none
+    #[arg(short = 'p', long, value_name = "N", value_parser = parse_list)]
+    n_prompt: Vec<Numbers>,
+    /// Numbers of tokens to generate; 0 for none
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_list)]
+    n_gen: Vec<Numbers>,
+    /// A prompt and tokens generated behind it, measured together (also -pg)
+    #[arg(long, value_name = "PP,TG", value_parser = parse_pair)]
+    pg: Vec<(usize, usize)>,
+    /// Tokens that are there already
+    #[arg(short = 'd', long, value_name = "N", value_parser = parse_list)]
+    n_depth: Vec<Numbers>,
+    /// Threads [default: the physical cores]
+    #[arg(short, long, value_name = "N", value_parser = parse_list)]
+    threads: Vec<Numbers>,
+    /// Tokens that go through the model at once (also -ub)
+    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..))]
+    ubatch_size: u32,
+    /// Times to repeat each test [default: 5; 3 with --generate]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: Option<u32>,
+    /// How to print the results
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// Do not run each test once before it is measured
+    #[arg(long)]
+    no_warmup: bool,
+    /// Measure `generate` instead: 128 tokens from a 12-token prompt, greedy, prompt included, the best run
+    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth"])]
+    generate: bool,
+    /// Device: auto, cpu or reference
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: String,
+    /// How numbers are kept while computing
+    #[arg(long, value_enum, default_value_t)]
+    dtype: DtypeArg,
+    /// Memory that may be used, such as 4G [default: what the system has available]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+/// The numbers of one list argument.
+type Numbers = Vec<usize>;
+
+/// Options that llama-bench spells with one dash and two letters, which the parser cannot.
+const TWO_LETTERS: [(&str, &str); 3] = [("-pg", "--pg"), ("-ub", "--ubatch-size"), ("-hf", "--model")];
+
+/// Writes llama-bench's two-letter options of `gruff bench` in their long form.
+pub(crate) fn spell_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_bench = arguments.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
+    if is_bench.is_some_and(|word| word == "bench") {
+        for argument in &mut arguments {
+            if let Some((_, long)) = TWO_LETTERS.iter().find(|(short, _)| argument == *short) {
+                *argument = OsString::from(long);
+            }
+        }
+    }
+    arguments
+}
+
+impl Bench {
+    pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
+        let models: Vec<&String> = self.model.iter().chain(&self.models).collect();
+        if models.is_empty() {
+            return usage("give a model to measure, for example: gruff bench -m model.gguf");
+        }
+        let tests = self.tests();
+        if tests.is_empty() && !self.generate {
+            return usage("nothing to measure: give -p, -n or -pg a number above 0");
+        }
+        let threads = match self.threads.concat() {
+            threads if threads.is_empty() => vec![None],
+            threads if threads.contains(&0) => return usage("--threads: 0 threads compute nothing"),
+            threads => threads.into_iter().map(Some).collect(),
+        };
+        let mut report = Report::new(self.output, std::io::stdout().lock());
+        for model in models {
+            let checkpoint = self.source.open(model, console)?;
+            for threads in &threads {
+                self.measure(&checkpoint, &tests, *threads, &mut report, console)
+                    .with_context(|| model.to_owned())?;
+            }
+        }
+        report.finish()
+    }
+
+    /// Every combination, in llama-bench's order.
+    fn tests(&self) -> Vec<Test> {
+        let or = |given: &[Numbers], default: usize| match given.concat() {
+            numbers if numbers.is_empty() => vec![default],
+            numbers => numbers,
+        };
+        let mut tests = Vec::new();
+        for depth in or(&self.n_depth, 0) {
+            let prompts = or(&self.n_prompt, 512).into_iter().map(|prompt| (prompt, 0));
+            let generations = or(&self.n_gen, 128).into_iter().map(|generated| (0, generated));
+            for (prompt, generated) in prompts.chain(generations).chain(self.pg.iter().copied()) {
+                if prompt + generated > 0 {
+                    tests.push(Test { prompt, generated, depth });
+                }
+            }
+        }
+        tests
+    }
+
+    fn measure(
+        &self,
+        checkpoint: &Checkpoint,
+        tests: &[Test],
+        threads: Option<usize>,
+        report: &mut Report<impl Write>,
+        console: &Console,
+    ) -> anyhow::Result<()> {
+        let options = LoadOptions {
+            device: Some(self.device.clone()),
+            threads,
+            dtype: self.dtype.into(),
+            memory: self.memory,
+            ..self.source.options()
+        };
+        let started = std::time::Instant::now();
+        let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &options)?;
+        let load = started.elapsed();
+        console.detail(format_args!("device: {}", model.device().name()));
+        let mut results = Vec::new();
+        if self.generate {
+            let tokenizer = self.source.tokenizer(checkpoint, console)?;
+            results.push(generate::measure(&model, &tokenizer, self.repetitions.unwrap_or(3))?);
+        } else {
+            let repetitions = self.repetitions.unwrap_or(5);
+            for test in tests {
+                console.detail(format_args!("{}", test.label()));
+                results.push(measure::measure(
+                    &model,
+                    *test,
+                    self.ubatch_size as usize,
+                    repetitions,
+                    !self.no_warmup,
+                )?);
+            }
+        }
+        // Before the buffer of the bandwidth meter counts.
+        let peak_memory = system::peak_memory();
+        let threads = threads.unwrap_or_else(|| model.device().threads());
+        let facts = ModelFacts {
+            path: checkpoint.files().path().display().to_string(),
+            label: label::of(checkpoint),
+            size: checkpoint.tensor_bytes(),
+            parameters: checkpoint.parameters(),
+            backend: if self.device == "reference" { "reference" } else { "CPU" },
+            threads,
+            ubatch: self.ubatch_size,
+            kv_type: self.dtype.kv_type(),
+            load,
+            peak_memory,
+            bytes_per_token: checkpoint.bytes_per_token()?,
+            bandwidth: bandwidth::measure(Some(threads)).ok(),
+        };
+        report.add(&facts, &results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn two_letter_options_are_spelt_out_for_bench_only() {
+        assert_eq!(
+            spell_out(words("gruff bench -m a -pg 8,2 -ub 64")),
+            words("gruff bench -m a --pg 8,2 --ubatch-size 64")
+        );
+        assert_eq!(spell_out(words("gruff -v bench -pg 8,2")), words("gruff -v bench --pg 8,2"));
+        assert_eq!(spell_out(words("gruff run m -pg")), words("gruff run m -pg"));
+    }
+}

@@ -1,0 +1,120 @@
+use std::io::Write;
+
+use clap::Args;
+use gruff::floors::blocks::BlockType;
+use gruff::floors::kernels::{Device, Isa};
+use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, Hub, LoadOptions, system};
+
+use crate::args::{ComputeArgs, SourceArgs};
+use crate::console::Console;
+use crate::size::Bytes;
+
+/// Show what this machine offers and what falls back to slower code
+///
+/// With MODEL also which of its tensors do, and where its memory goes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gruff doctor\n  gruff doctor model.gguf --ctx 8192")]
+pub(crate) struct Doctor {
+    /// A model to look at
+    model: Option<String>,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+impl Doctor {
+    pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
+        let options = self.compute.options(&self.source);
+        let device = options.open_device()?;
+        let checkpoint = self.model.as_ref().map(|model| self.source.open(model, console)).transpose()?;
+        let mut out = std::io::stdout().lock();
+        line(&mut out, "gruff", env!("CARGO_PKG_VERSION"))?;
+        line(&mut out, "system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH))?;
+        if let Some(name) = system::cpu_name() {
+            line(&mut out, "processor", name)?;
+        }
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        line(&mut out, "threads", format!("{usable} usable by this process"))?;
+        line(&mut out, "features", features())?;
+        let kernels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
+        line(&mut out, "kernels", kernels.join(", "))?;
+        line(&mut out, "memory", memory(&options))?;
+        line(&mut out, "devices", "cpu, reference (this version has no GPU code)")?;
+        line(&mut out, "device", format!("{} (chosen)", device.name()))?;
+        match Hub::builder().build() {
+            Ok(hub) => {
+                line(&mut out, "hub", hub.endpoint())?;
+                line(&mut out, "cache", hub.cache().root().display())?;
+            }
+            Err(error) => line(&mut out, "hub", error)?,
+        }
+        let types: Vec<BlockType> = BlockType::ALL.to_vec();
+        writeln!(out, "\nmatrix products on {}", device.name())?;
+        products(&mut out, &device, &types)?;
+        if let Some(checkpoint) = checkpoint {
+            diagnose(&mut out, &checkpoint, &options)?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn line(out: &mut impl Write, name: &str, value: impl std::fmt::Display) -> std::io::Result<()> {
+    writeln!(out, "{name:<10} {value}")
+}
+
+/// One line a kernel, with the types that it serves.
+fn products(out: &mut impl Write, device: &Device, types: &[BlockType]) -> std::io::Result<()> {
+    let mut kernels: Vec<(String, Vec<String>)> = Vec::new();
+    for block_type in types {
+        let kernel = device.matmul_kernel(*block_type);
+        let name =
+            format!("{}{}", kernel.name, if kernel.fast { "" } else { " (slow: unpacks tile by tile)" });
+        match kernels.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, served)) => served.push(block_type.to_string()),
+            None => kernels.push((name, vec![block_type.to_string()])),
+        }
+    }
+    for (name, served) in kernels {
+        writeln!(out, "  {name}: {}", served.join(" "))?;
+    }
+    Ok(())
+}
+
+/// What a model falls back in, and where its memory goes.
+fn diagnose(out: &mut impl Write, checkpoint: &Checkpoint, options: &LoadOptions) -> anyhow::Result<()> {
+    let model = AutoModelForCausalLM::from_checkpoint(checkpoint, options)?;
+    writeln!(out, "\n{}", checkpoint.files().path().display())?;
+    let mut slow = Vec::new();
+    for tensor in checkpoint.gguf().tensors().filter(|tensor| tensor.shape().len() > 1) {
+        let block_type = tensor.block_type()?;
+        if !block_type.is_scalar() && !model.device().matmul_kernel(block_type).fast {
+            slow.push((block_type.to_string(), tensor.bytes().unwrap_or(0)));
+        }
+    }
+    if slow.is_empty() {
+        writeln!(out, "  every packed matrix has a fast kernel")?;
+    } else {
+        let bytes = slow.iter().map(|(_, bytes)| bytes).sum();
+        let mut types: Vec<&str> = slow.iter().map(|(name, _)| name.as_str()).collect();
+        types.sort_unstable();
+        types.dedup();
+        let count = slow.len();
+        writeln!(out, "  {count} matrices ({}) have no fast kernel: {}", Bytes(bytes), types.join(", "))?;
+    }
+    writeln!(out, "  memory: {}", model.memory()?)?;
+    Ok(())
+}
+
+fn memory(options: &LoadOptions) -> String {
+    match options.memory.or_else(system::available_memory) {
+        Some(bytes) => format!("{} available", Bytes(bytes)),
+        None => "unknown: this system does not tell".to_owned(),
+    }
+}
+
+/// The processor's features that matter for kernels, used yet or not.
+fn features() -> String {
+    let found = system::cpu_features();
+    if found.is_empty() { "none that kernels could use".to_owned() } else { found.join(" ") }
+}

@@ -1,0 +1,53 @@
+//! The commands, one file each.
+
+pub(crate) mod bench;
+mod completions;
+mod detokenize;
+mod doctor;
+mod download;
+mod inspect;
+mod list;
+mod logits;
+mod render;
+mod run;
+mod tokenize;
+
+use clap::{Parser, Subcommand};
+
+use crate::console::OutputArgs;
+
+/// Run GGUF checkpoints with their weights packed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gruff",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "A MODEL is a file, a folder, owner/repo, owner/repo:Q4_K_M, owner/repo:file.gguf or \
+                  owner/repo@revision:file.gguf. Models from the Hub go to the cache that huggingface_hub uses.\n\n\
+                  Examples:\n  \
+                  gruff run unsloth/Qwen3.5-4B-GGUF \"Why is the sky blue?\"\n  \
+                  gruff run model.gguf\n  \
+                  gruff inspect model.gguf --tensors"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::Run>),
+    Inspect(inspect::Inspect),
+    Tokenize(tokenize::Tokenize),
+    Detokenize(detokenize::Detokenize),
+    Render(render::Render),
+    Bench(Box<bench::Bench>),
+    Logits(logits::Logits),
+    Doctor(doctor::Doctor),
+    Download(download::Download),
+    List(list::List),
+    Completions(completions::Completions),
+}

@@ -1,0 +1,147 @@
+//! One answer: its tokens as they come, split into reasoning and text.
+
+use std::ops::ControlFlow;
+
+use gruff::floors::text::Detokenizer;
+use gruff::floors::text::chat::{Piece, ReasoningFormat, ReasoningParser};
+use gruff::{FinishReason, Streamed, Usage};
+
+use super::Runner;
+
+/// A finished answer.
+pub(super) struct Answer {
+    /// Ids, the end token included.
+    pub(super) ids: Vec<u32>,
+    /// What the model said.
+    pub(super) text: String,
+    /// What it thought before, where its template marks that.
+    pub(super) reasoning: Option<String>,
+    pub(super) reason: FinishReason,
+    pub(super) usage: Usage,
+}
+
+/// A part of an answer as it comes.
+pub(super) enum Part<'a> {
+    /// Nothing to show yet; a moment to look for an interruption.
+    Waiting,
+    Reasoning(&'a str),
+    Text(&'a str),
+}
+
+/// A prompt as text, for what it begins of the answer, and as ids.
+pub(super) struct AnswerPrompt {
+    pub(super) text: String,
+    pub(super) ids: Vec<u32>,
+}
+
+impl Runner {
+    /// Generates the answer to a prompt, handing out what becomes readable. A break of `on_part` ends it.
+    pub(super) fn answer(
+        &self,
+        prompt: &AnswerPrompt,
+        mut on_part: impl FnMut(Part) -> ControlFlow<()>,
+    ) -> anyhow::Result<Answer> {
+        let mut reader = Reader::new(self, &prompt.text);
+        let output =
+            self.model.generate_streaming(prompt.ids.clone(), &self.config, |event| match event {
+                Streamed::Prompt { .. } => on_part(Part::Waiting),
+                Streamed::Token(token) => reader.token(token.id, &mut on_part),
+            })?;
+        // Whether that breaks changes nothing any more.
+        let _ = reader.finish(&mut on_part);
+        let ids = output.new_tokens(0).to_vec();
+        let Reader { text, reasoning, .. } = reader;
+        let reasoning = (!reasoning.is_empty()).then_some(reasoning);
+        Ok(Answer { ids, text, reasoning, reason: output.finish_reasons[0], usage: output.usage[0] })
+    }
+}
+
+/// Turns the ids of an answer into reasoning and text.
+struct Reader<'a> {
+    runner: &'a Runner,
+    detokenizer: Detokenizer,
+    parser: ReasoningParser,
+    text: String,
+    reasoning: String,
+}
+
+impl<'a> Reader<'a> {
+    fn new(runner: &'a Runner, prompt: &str) -> Self {
+        let tokenizer = runner.tokenizer.tokenizer();
+        let is_control = |tag: &str| tokenizer.token_to_id(tag).is_some_and(|id| tokenizer.is_control(id));
+        // Marks of reasoning must reach the parser, also where they are special tokens.
+        let keep_special = match runner.reasoning {
+            None => false,
+            Some(ReasoningFormat::Tags { start, .. }) => is_control(start),
+            Some(_) => true,
+        };
+        let mut detokenizer = runner.tokenizer.detokenizer(!keep_special);
+        if runner.raw {
+            detokenizer = detokenizer.continuing();
+        }
+        let parser = ReasoningParser::new(runner.reasoning, prompt);
+        Self { runner, detokenizer, parser, text: String::new(), reasoning: String::new() }
+    }
+
+    fn token(&mut self, id: u32, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
+        if self.runner.model.end_tokens().contains(&id) {
+            return on_part(Part::Waiting);
+        }
+        let pieces = self.parser.feed(self.detokenizer.push(id));
+        self.show(pieces, on_part)
+    }
+
+    fn finish(&mut self, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut pieces = self.parser.feed(self.detokenizer.finish());
+        pieces.extend(self.parser.finish());
+        self.show(pieces, on_part)
+    }
+
+    fn show(
+        &mut self,
+        pieces: Vec<Piece>,
+        on_part: &mut impl FnMut(Part) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for piece in &pieces {
+            match piece {
+                Piece::Reasoning(text) => {
+                    self.reasoning.push_str(text);
+                    on_part(Part::Reasoning(text))?;
+                }
+                Piece::Content(text) => {
+                    self.text.push_str(text);
+                    on_part(Part::Text(text))?;
+                }
+            }
+        }
+        on_part(Part::Waiting)
+    }
+}
+
+impl Answer {
+    /// Why it ended, in the words of OpenAI's API.
+    pub(super) fn finish_reason(&self) -> &'static str {
+        match self.reason {
+            FinishReason::EndToken => "stop",
+            FinishReason::MaxNewTokens | FinishReason::Context => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+
+    /// Speed, in one line.
+    pub(super) fn speed(&self) -> String {
+        let Usage { prompt_tokens, cached_tokens, new_tokens, .. } = self.usage;
+        let cached = if cached_tokens > 0 { format!(" ({cached_tokens} cached)") } else { String::new() };
+        let end = match self.reason {
+            FinishReason::EndToken => "",
+            FinishReason::MaxNewTokens => ", ended by --max-new-tokens",
+            FinishReason::Context => ", ended because the context is full",
+            FinishReason::Cancelled => ", stopped",
+        };
+        format!(
+            "[{new_tokens} tokens, {:.1} tok/s; prompt {prompt_tokens} tokens{cached}, {:.1} tok/s{end}]",
+            self.usage.decode_per_second(),
+            self.usage.prompt_per_second(),
+        )
+    }
+}

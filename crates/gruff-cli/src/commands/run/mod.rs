@@ -1,0 +1,233 @@
+mod answer;
+mod chat;
+mod history;
+mod one_shot;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use gruff::floors::text::chat::{ReasoningFormat, ReasoningMode, ReasoningSupport};
+use gruff::{AutoModelForCausalLM, AutoTokenizer, ChatOptions, GenerationConfig, Message};
+
+use crate::args::{ComputeArgs, SourceArgs, read_stdin, text_or_stdin};
+use crate::commands::render::read_template;
+use crate::console::Console;
+use crate::failure::usage;
+
+/// Run a model: answer one prompt, or chat
+///
+/// With PROMPT (or with a prompt on standard input) the answer goes to standard output and everything else, the
+/// model's reasoning included, to standard error. On a terminal without PROMPT a conversation begins; /help says
+/// more there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gruff run unsloth/Qwen3.5-4B-GGUF:Q4_K_M \"Why is the sky blue?\"\n  \
+                  gruff run model.gguf\n  \
+                  git diff | gruff run model.gguf --system \"Write a commit message.\" -\n  \
+                  gruff run model.gguf --raw -n 20 --temperature 0 \"The capital of France is\"\n  \
+                  gruff run model.gguf --json --seed 7 \"Tell a joke.\"")]
+pub(crate) struct Run {
+    /// The model
+    model: String,
+    /// The prompt, or - for standard input
+    prompt: Option<String>,
+    /// System message
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Continue the prompt as it is, without a chat template
+    #[arg(long)]
+    raw: bool,
+    /// Let the model think before it answers; auto leaves that to the template
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "on|off|auto")]
+    reasoning: Reasoning,
+    /// Chat template to use instead of the model's
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    chat_template: Option<PathBuf>,
+    /// Print one JSON object with text, ids, usage and timings
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Reasoning {
+    On,
+    Off,
+    #[default]
+    Auto,
+}
+
+/// How tokens are chosen. What is not given comes from the checkpoint's recommendations.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling (defaults: what the checkpoint recommends, else greedy)")]
+struct SamplingArgs {
+    /// Tokens generated at most
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one)]
+    max_new_tokens: Option<usize>,
+    /// 0 takes the most likely token; higher is more varied
+    #[arg(long, value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Keep the smallest set of tokens whose probability reaches P
+    #[arg(long, value_name = "P", value_parser = positive_share, allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Keep tokens at least P times as likely as the most likely one
+    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// Divide the logits of tokens seen so far by R; 1 changes nothing
+    #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
+    repetition_penalty: Option<f32>,
+    /// Seed of the random numbers [default: a new one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    fn config(&self) -> GenerationConfig {
+        GenerationConfig {
+            max_new_tokens: self.max_new_tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: Some(self.seed.unwrap_or_else(fresh_seed)),
+            ..GenerationConfig::default()
+        }
+    }
+}
+
+/// A model ready to answer.
+struct Runner {
+    tokenizer: AutoTokenizer,
+    model: AutoModelForCausalLM,
+    config: GenerationConfig,
+    chat: ChatOptions,
+    /// How the model's output tells reasoning from answer, where it reasons.
+    reasoning: Option<ReasoningFormat>,
+    /// Whether the template can switch reasoning on and off.
+    switchable: bool,
+    raw: bool,
+    system: Option<String>,
+    /// The model as it was asked for.
+    name: String,
+    load_seconds: f64,
+    console: Console,
+}
+
+impl Run {
+    pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
+        let prompt = match &self.prompt {
+            Some(prompt) => Some(text_or_stdin(prompt)?),
+            None if std::io::stdin().is_terminal() => None,
+            None => Some(read_stdin()?),
+        };
+        if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty() && !self.raw) {
+            return usage("the prompt is empty");
+        }
+        if prompt.is_none() && self.json {
+            return usage("--json answers one prompt; give one as an argument or on standard input");
+        }
+        let json = self.json;
+        let runner = self.load(console)?;
+        match prompt {
+            Some(prompt) => one_shot::run(&runner, &prompt, json),
+            None => chat::run(runner),
+        }
+    }
+
+    fn load(self, console: &Console) -> anyhow::Result<Runner> {
+        let started = Instant::now();
+        let checkpoint = self.source.open(&self.model, console)?;
+        let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
+        if let Some(path) = &self.chat_template {
+            tokenizer = tokenizer.with_chat_template(read_template(path)?);
+        }
+        let mut support = ReasoningSupport { format: None, switchable: false };
+        if !self.raw {
+            match tokenizer.chat_template() {
+                Ok(template) => support = template.reasoning(),
+                Err(error) => {
+                    bail!("{error}; give --raw to continue the prompt as it is, or --chat-template FILE")
+                }
+            }
+        }
+        let model = self.compute.load(&self.source, &checkpoint, console)?;
+        let memory = model.memory()?;
+        console.detail(format_args!("memory: {memory}"));
+        let mut runner = Runner {
+            tokenizer,
+            model,
+            config: self.sampling.config(),
+            chat: ChatOptions::prompt(),
+            reasoning: support.format,
+            switchable: support.switchable,
+            raw: self.raw,
+            system: self.system,
+            name: checkpoint.files().id.clone(),
+            load_seconds: started.elapsed().as_secs_f64(),
+            console: *console,
+        };
+        if self.reasoning != Reasoning::Auto && !support.switchable {
+            console.warn(
+                "this model's template does not let reasoning be switched; --reasoning changes nothing",
+            );
+        }
+        runner.set_reasoning(self.reasoning);
+        Ok(runner)
+    }
+}
+
+impl Runner {
+    /// The messages with which a conversation begins.
+    fn opening(&self) -> Vec<Message> {
+        self.system.iter().map(Message::system).collect()
+    }
+
+    fn set_reasoning(&mut self, reasoning: Reasoning) {
+        let mode = match reasoning {
+            Reasoning::On => ReasoningMode::On,
+            Reasoning::Off => ReasoningMode::Off,
+            Reasoning::Auto => ReasoningMode::Auto,
+        };
+        self.chat.variables = mode.variables();
+    }
+}
+
+fn fresh_seed() -> u64 {
+    // The standard library seeds its hash maps from the system.
+    std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0)
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "give a whole number above 0".to_owned())
+}
+
+fn number(text: &str, allowed: impl Fn(f32) -> bool, wanted: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|n: &f32| n.is_finite() && allowed(*n)).ok_or_else(|| format!("give {wanted}"))
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    number(text, |n| n >= 0.0, "0 or a number above it")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    number(text, |n| n > 0.0, "a number above 0")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, |n| (0.0..=1.0).contains(&n), "a number from 0 to 1")
+}
+
+fn positive_share(text: &str) -> Result<f32, String> {
+    number(text, |n| n > 0.0 && n <= 1.0, "a number above 0 and at most 1")
+}

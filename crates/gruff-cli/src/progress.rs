@@ -1,0 +1,79 @@
+//! The progress bar of downloads.
+
+use std::sync::Mutex;
+
+use gruff::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::console::Console;
+use crate::size::Bytes;
+
+const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const SPINNER: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
+
+/// Draws a bar on a terminal; elsewhere writes a line when a file begins.
+pub(crate) struct DownloadProgress {
+    console: Console,
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl DownloadProgress {
+    pub(crate) fn new(console: Console) -> Self {
+        Self { console, bar: Mutex::new(None) }
+    }
+
+    fn with_bar(&self, change: impl FnOnce(&mut Option<ProgressBar>)) {
+        change(&mut self.bar.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+}
+
+impl Progress for DownloadProgress {
+    fn start(&self, name: &str, total: Option<u64>, done: u64) {
+        if self.console.is_quiet() {
+            return;
+        }
+        if !self.console.is_terminal() {
+            let total = total.map_or(String::new(), |total| format!(" ({})", Bytes(total)));
+            let resumed = if done > 0 { format!(", going on from {}", Bytes(done)) } else { String::new() };
+            self.console.note(format_args!("downloading {name}{total}{resumed}"));
+            return;
+        }
+        let new = match total {
+            Some(total) => ProgressBar::new(total),
+            None => ProgressBar::new_spinner(),
+        };
+        if let Ok(style) = ProgressStyle::with_template(if total.is_some() { BAR } else { SPINNER }) {
+            new.set_style(style.progress_chars("=> "));
+        }
+        new.set_message(name.to_owned());
+        new.set_position(done);
+        new.reset_eta();
+        self.with_bar(|bar| {
+            if let Some(old) = bar.replace(new) {
+                old.finish_and_clear();
+            }
+        });
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.with_bar(|bar| bar.iter().for_each(|bar| bar.inc(bytes)));
+    }
+
+    fn finish(&self) {
+        self.with_bar(|bar| {
+            if let Some(bar) = bar.take() {
+                bar.finish();
+            }
+        });
+    }
+
+    fn notice(&self, message: &str) {
+        if self.console.is_quiet() {
+            return;
+        }
+        self.with_bar(|bar| match bar {
+            Some(bar) => bar.println(message),
+            None => self.console.note(message),
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! What goes wrong is said in one paragraph that names the thing; exit code 1, or 2 for the command line itself.
+
+use crate::gruff::Gruff;
+
+#[test]
+fn command_lines_that_cannot_be_meant() {
+    let gruff = Gruff::new();
+    let table: [(&[&str], &str); 26] = [
+        (&["dance"], "dance"),
+        (&["run"], "MODEL"),
+        (&["run", "tiny.gguf", "Hi", "--frobnicate"], "--frobnicate"),
+        (&["run", "tiny.gguf", "Hi", "--temperature", "-1"], "--temperature"),
+        (&["run", "tiny.gguf", "Hi", "--temperature", "hot"], "hot"),
+        (&["run", "tiny.gguf", "Hi", "--temperature", "NaN"], "--temperature"),
+        (&["run", "tiny.gguf", "Hi", "--top-p", "1.5"], "--top-p"),
+        (&["run", "tiny.gguf", "Hi", "--min-p", "2"], "--min-p"),
+        (&["run", "tiny.gguf", "Hi", "--repetition-penalty", "0"], "--repetition-penalty"),
+        (&["run", "tiny.gguf", "Hi", "-n", "0"], "--max-new-tokens"),
+        (&["run", "tiny.gguf", "Hi", "--ctx", "0"], "--ctx"),
+        (&["run", "tiny.gguf", "Hi", "--threads", "0"], "--threads"),
+        (&["run", "tiny.gguf", "Hi", "--reasoning", "maybe"], "maybe"),
+        (&["run", "tiny.gguf", "Hi", "--memory", "much"], "--memory"),
+        (&["run", "tiny.gguf", "Hi", "--raw", "--system", "x"], "--system"),
+        (&["run", "tiny.gguf", ""], "prompt is empty"),
+        (&["tokenize", "tiny.gguf", "x", "--ids", "--json"], "--json"),
+        (&["detokenize", "tiny.gguf", "twelve"], "twelve"),
+        (&["render", "messages.json"], "--template"),
+        (&["render", "tiny.gguf", "m.json", "--kwargs", "{"], "--kwargs"),
+        (&["logits", "tiny.gguf", "--ids", "1,x", "--out", "a.npy"], "1,x"),
+        (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.txt"], "a.txt"),
+        (&["bench"], "model"),
+        (&["bench", "-m", "tiny.gguf", "-p", "0", "-n", "0"], "nothing to measure"),
+        (&["bench", "-m", "tiny.gguf", "-o", "xml"], "xml"),
+        (&["completions", "cmd.exe"], "cmd.exe"),
+    ];
+    for (arguments, part) in table {
+        gruff.run(arguments).fails(2, &[part]);
+    }
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let gruff = Gruff::new();
+    for command in ["inspect", "tokenize", "doctor", "download"] {
+        gruff.run(&[command, "missing.gguf"]).fails(1, &["missing.gguf"]);
+    }
+    gruff.run(&["run", "missing.gguf", "Hi"]).fails(1, &["missing.gguf"]);
+    gruff
+        .run(&["run", "someone/absent-GGUF:Q4_K_M", "Hi"])
+        .fails(1, &["someone/absent-GGUF", "HF_HUB_OFFLINE"]);
+    gruff.run(&["run", "not a name", "Hi"]).fails(1, &["not a name"]);
+}
+
+#[test]
+fn files_that_are_damaged() {
+    let gruff = Gruff::new();
+    gruff.write("text.gguf", "This is not a model.");
+    gruff.write("empty.gguf", "");
+    gruff.damaged("cut.gguf", |bytes| bytes.truncate(bytes.len() - 1000));
+    gruff.damaged("header.gguf", |bytes| bytes.truncate(200));
+    for name in ["text.gguf", "empty.gguf", "cut.gguf", "header.gguf"] {
+        gruff.run(&["run", name, "Hi"]).fails(1, &[name]);
+        gruff.run(&["inspect", name]).fails(1, &[name]);
+    }
+}
+
+#[test]
+fn architectures_and_tokenizers_that_are_unknown() {
+    let gruff = Gruff::new();
+    let replace = |bytes: &mut Vec<u8>, old: &[u8], new: &[u8]| {
+        let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
+        bytes[at..at + old.len()].copy_from_slice(new);
+    };
+    gruff.damaged("other.gguf", |bytes| replace(bytes, b"qwen35", b"qwen99"));
+    gruff.run(&["run", "other.gguf", "Hi"]).fails(1, &["other.gguf", "qwen99", "qwen35"]);
+    assert!(gruff.ok(&["inspect", "other.gguf"]).contains("cannot run it"));
+    gruff.damaged("pre.gguf", |bytes| replace(bytes, b"qwen2", b"qwen7"));
+    gruff.run(&["tokenize", "pre.gguf", "Hi"]).fails(1, &["qwen7"]);
+    assert_eq!(gruff.ok(&["tokenize", "pre.gguf", "he", "--ids", "--pre-tokenizer", "qwen2"]), "256\n");
+    gruff.damaged("plain.gguf", |bytes| replace(bytes, b"chat_template", b"chat_temp1ate"));
+    gruff.run(&["run", "plain.gguf", "Hi"]).fails(1, &["chat_template", "--raw"]);
+}
+
+#[test]
+fn more_than_there_is_room_for() {
+    let gruff = Gruff::new();
+    gruff.run(&["run", "tiny.gguf", "Hi", "--ctx", "100000"]).fails(1, &["ctx", "100000", "512"]);
+    gruff
+        .run(&["run", "tiny.gguf", "Hi", "--memory", "1M"])
+        .fails(1, &["not enough memory", "weights", "KV"]);
+    gruff.run(&["run", "tiny.gguf", &"x".repeat(600), "--raw"]).fails(1, &["prompt", "600", "512"]);
+    gruff.run(&["run", "tiny.gguf", "Hi", "--device", "tpu"]).fails(1, &["tpu"]);
+    let ids = (0..600).map(|_| "1").collect::<Vec<_>>().join(",");
+    gruff.run(&["logits", "tiny.gguf", "--ids", &ids, "--out", "a.npy"]).fails(1, &["600", "512"]);
+    assert!(!gruff.path("a.npy").exists());
+}
+
+#[test]
+fn ids_and_files_out_of_range() {
+    let gruff = Gruff::new();
+    gruff.run(&["detokenize", "tiny.gguf", "5", "70000"]).fails(1, &["70000", "265"]);
+    gruff.run(&["logits", "tiny.gguf", "--ids", "5,70000", "--out", "a.npy"]).fails(1, &["70000", "265"]);
+    gruff
+        .run(&["logits", "tiny.gguf", "--ids", "5", "--out", "no/folder/a.npy"])
+        .fails(1, &["no/folder/a.npy"]);
+    assert!(!gruff.path("a.npy").exists());
+    gruff.run(&["render", "tiny.gguf", "absent.json"]).fails(1, &["absent.json"]);
+    gruff.write("bad.json", "[{\"role\": ");
+    gruff.run(&["render", "tiny.gguf", "bad.json"]).fails(1, &["bad.json", "line 1"]);
+    gruff.write("bad.jinja", "{% if %}");
+    gruff.write("ok.json", "[]");
+    gruff.run(&["render", "--template", "bad.jinja", "ok.json"]).fails(1, &["bad.jinja"]);
+    gruff.run_with(&["tokenize", "tiny.gguf", "-"], b"ab\xff").fails(1, &["UTF-8", "byte 2"]);
+}

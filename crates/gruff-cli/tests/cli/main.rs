@@ -1,0 +1,10 @@
+//! The real binary, driven as a user does, on a tiny random model.
+
+mod bench;
+mod errors;
+mod files;
+mod gruff;
+mod run;
+mod text;
+#[path = "../../../gruff/examples/tiny_random/model.rs"]
+mod tiny;
