@@ -7,6 +7,7 @@
 //! white space and line breaks stay, so line numbers in errors are the template's own.
 
 mod expression;
+mod literal;
 mod statement;
 mod tokens;
 
