@@ -64,9 +64,9 @@ impl StateLayer {
         Ok(Self {
             shape,
             matrix: device.zeros(DType::F32, &[matrices, value_heads, key_dim, value_dim])?,
-            keys: device.zeros(DType::F32, &[slots, rows, key_heads, key_dim])?,
-            updates: device.zeros(DType::F32, &[slots, rows, value_heads, value_dim])?,
-            decays: device.zeros(DType::F32, &[slots, rows, value_heads])?,
+            keys: device.zeros(DType::F32, &[slots, key_heads, rows, key_dim])?,
+            updates: device.zeros(DType::F32, &[slots, value_heads, rows, value_dim])?,
+            decays: device.zeros(DType::F32, &[slots, value_heads, rows])?,
             conv: device.zeros(DType::F32, &[slots, shape.conv_rows(), conv_channels])?,
         })
     }
@@ -87,17 +87,18 @@ impl StateLayer {
         &self.matrix
     }
 
-    /// `[slots, rows, key_heads, key_dim]`, row `position mod rows`.
+    /// `[slots, key_heads, rows, key_dim]`, row `position mod rows`: the rows of a head lie together, as a
+    /// decode step reads them.
     pub fn keys(&self) -> &Tensor {
         &self.keys
     }
 
-    /// `[slots, rows, value_heads, value_dim]`, row `position mod rows`.
+    /// `[slots, value_heads, rows, value_dim]`, row `position mod rows`.
     pub fn updates(&self) -> &Tensor {
         &self.updates
     }
 
-    /// `[slots, rows, value_heads]`, row `position mod rows`: log decay summed from the chunk's first token
+    /// `[slots, value_heads, rows]`, row `position mod rows`: log decay summed from the chunk's first token
     /// to this one, inclusive.
     pub fn decays(&self) -> &Tensor {
         &self.decays

@@ -129,11 +129,11 @@ impl Replay {
         for row in chunk * CHUNK..position {
             let ring = row % shape.rows();
             let cell = |tensor: &Tensor, head: usize| -> Result<Vec<f64>> {
-                load(&tensor.select(0, slot)?.select(0, ring)?.narrow(0, head, 1)?)
+                load(&tensor.select(0, slot)?.select(0, head)?.narrow(0, ring, 1)?)
             };
             let key = cell(layer.keys(), head % shape.key_heads)?;
             let update = cell(layer.updates(), head)?;
-            let sum = load(&layer.decays().select(0, slot)?.narrow(0, ring, 1)?.narrow(1, head, 1)?)?[0];
+            let sum = load(&layer.decays().select(0, slot)?.narrow(0, head, 1)?.narrow(1, ring, 1)?)?[0];
             decay_and_add(&mut state, (sum - decay_sum).exp(), &key, &update);
             decay_sum = sum;
         }
@@ -185,11 +185,11 @@ impl Replay {
     fn keep_row(&self, layer: &StateLayer, key: &[f64], update: &[f64]) -> Result<()> {
         let ring = self.position % layer.shape().rows();
         let cell = |tensor: &Tensor, head: usize, values: &[f64]| -> Result<()> {
-            store(&tensor.select(0, self.slot)?.select(0, ring)?.narrow(0, head, 1)?, values)
+            store(&tensor.select(0, self.slot)?.select(0, head)?.narrow(0, ring, 1)?, values)
         };
         cell(layer.keys(), self.head % layer.shape().key_heads, key)?;
         cell(layer.updates(), self.head, update)?;
-        let decays = layer.decays().select(0, self.slot)?.narrow(0, ring, 1)?.narrow(1, self.head, 1)?;
+        let decays = layer.decays().select(0, self.slot)?.narrow(0, self.head, 1)?.narrow(1, ring, 1)?;
         store(&decays, &[self.decay_sum])
     }
 }

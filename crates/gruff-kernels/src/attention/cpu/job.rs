@@ -228,7 +228,7 @@ fn add_values<S: Simd, T: Lane>(
         let scores = Matrix::new(&scores[first * PAGE_LEN..], PAGE_LEN);
         let factors = |row| Factors::rows(scores.rows_from(row));
         let sums = &mut sums[first * width..];
-        add_products::<S, T, false>(s, factors(0), count, one.start..common, values, width, sums, width);
+        add_products(s, factors(0), count, one.start..common, values, width, sums, width);
         if common == last.end {
             continue;
         }
@@ -236,7 +236,7 @@ fn add_values<S: Simd, T: Lane>(
             let keys = seen(first + row);
             let rest = keys.start.max(common)..keys.end;
             let sums = &mut sums[row * width..];
-            add_products::<S, T, false>(s, factors(row), 1, rest, values, width, sums, width);
+            add_products(s, factors(row), 1, rest, values, width, sums, width);
         }
     }
 }

@@ -77,6 +77,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `[8, 4]` to four vectors of eight: taps of eight channels.
     fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [Self::F32; 4];
 
+    /// Asks for the cache lines of values that will be read soon.
+    #[inline(always)]
+    fn prefetch(self, _: &[f32]) {}
+
     /// As [`load`](Self::load), from memory that is written through other handles of the same thread.
     #[inline(always)]
     fn load_cells(self, x: &[Cell<f32>; LANES]) -> Self::F32 {

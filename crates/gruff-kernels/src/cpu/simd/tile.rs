@@ -222,10 +222,10 @@ pub(crate) fn dot<S: Simd>(s: S, x: &[f32], y: &[f32]) -> f32 {
 }
 
 /// `out[a][..width] += sum_j c[a][j] x[j][..width]` over the j of `terms`, one fused multiplication and
-/// addition a term, in order (`-=` with NEGATE). `width` is a multiple of [`LANES`].
+/// addition a term, in order. `width` is a multiple of [`LANES`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
+pub(crate) fn add_products<S: Simd, T: Lane>(
     s: S,
     c: Factors,
     rows: usize,
@@ -250,7 +250,7 @@ pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
         macro_rules! tile {
             ($rows:literal, $vectors:literal) => {
                 while left >= $vectors * LANES {
-                    tile::<S, T, $rows, $vectors, NEGATE>(s, c, terms.clone(), x, column, out, out_stride);
+                    tile::<S, T, $rows, $vectors>(s, c, terms.clone(), x, column, out, out_stride);
                     column += $vectors * LANES;
                     left -= $vectors * LANES;
                 }
@@ -276,7 +276,7 @@ pub(crate) fn add_products<S: Simd, T: Lane, const NEGATE: bool>(
 }
 
 #[inline(always)]
-fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
+fn tile<S: Simd, T: Lane, const Q: usize, const W: usize>(
     s: S,
     c: Factors,
     terms: Range<usize>,
@@ -309,11 +309,7 @@ fn tile<S: Simd, T: Lane, const Q: usize, const W: usize, const NEGATE: bool>(
             // SAFETY: `j <= last` and `a < Q`, so the index is within c (asserted).
             let factor = s.splat(unsafe { *c.matrix.first.add(a * c.row_step() + j * c.term_step()) });
             for (sum, vector) in sums.iter_mut().zip(row) {
-                *sum = if NEGATE {
-                    s.neg_mul_add(factor, vector, *sum)
-                } else {
-                    s.mul_add(factor, vector, *sum)
-                };
+                *sum = s.mul_add(factor, vector, *sum);
             }
         }
     }

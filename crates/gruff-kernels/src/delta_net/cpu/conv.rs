@@ -28,17 +28,29 @@ fn transpose<S: Simd>(s: S, weight: &[f32], taps: usize, out: &mut [f32]) {
 /// One token: `out = silu(sum_tap weight[tap] * rows[tap])`, rows of one length.
 #[inline(always)]
 fn convolve<S: Simd>(s: S, weight: &[f32], rows: &[&[f32]], out: &mut [f32]) {
+    // The loop over taps unrolled where it is the usual one.
+    match <&[&[f32]; 4]>::try_from(rows) {
+        Ok(rows) => convolve_rows(s, weight, rows, out),
+        Err(_) => convolve_rows(s, weight, rows, out),
+    }
+}
+
+#[inline(always)]
+fn convolve_rows<S: Simd>(s: S, weight: &[f32], rows: &[&[f32]], out: &mut [f32]) {
     let channels = out.len();
     let whole = channels / LANES * LANES;
-    let (vectors, rest) = out.as_chunks_mut::<LANES>();
-    for (i, target) in vectors.iter_mut().enumerate() {
+    for first in (0..whole).step_by(LANES) {
         let mut sum = s.splat(0.0);
         for (tap, row) in rows.iter().enumerate() {
-            let weight = &weight[tap * channels..][..channels].as_chunks::<LANES>().0[i];
-            sum = s.mul_add(s.load(weight), s.load(&row.as_chunks::<LANES>().0[i]), sum);
+            let weight = weight[tap * channels + first..].first_chunk::<LANES>();
+            let (Some(weight), Some(x)) = (weight, row[first..].first_chunk::<LANES>()) else { return };
+            sum = s.mul_add(s.load(weight), s.load(x), sum);
         }
-        s.store(silu(s, sum), target);
+        if let Some(target) = out[first..].first_chunk_mut::<LANES>() {
+            s.store(silu(s, sum), target);
+        }
     }
+    let rest = &mut out[whole..];
     if !rest.is_empty() {
         let mut sum = s.splat(0.0);
         for (tap, row) in rows.iter().enumerate() {

@@ -6,6 +6,7 @@
 
 mod chunk;
 mod conv;
+mod piece;
 
 use super::{DeltaInputs, DeltaNetOps};
 use crate::cpu::CpuDevice;
@@ -15,8 +16,9 @@ use crate::cpu::view::{Input, Output, Shared};
 use crate::elementwise::cpu::map::{Map, map};
 use crate::{Result, StateLayer, Step, Tensor};
 
-use chunk::{Rings, Sizes, Work, advance};
+use chunk::advance;
 use conv::{convolve_token, transpose_taps};
+use piece::{Operands, Piece, Rings, Sizes};
 
 /// Channels of the convolution that one piece takes.
 const CHANNELS: usize = 256;
@@ -123,11 +125,10 @@ impl DeltaNetOps for CpuDevice {
         let sizes = Sizes::of(&shape);
         let (matrices, heads) = (layer.matrix().shape()[0], shape.value_heads);
         let matrix = layer.matrix().reshape(&[matrices, heads, shape.key_dim * shape.value_dim])?;
-        let decays = layer.decays().reshape(&[layer.slots(), shape.rows(), heads, 1])?;
         // SAFETY: all inputs were checked to be disjoint from the output; the state's memory is its own, and
         // the ring of keys is written only when all pieces are done.
         let operands = unsafe {
-            chunk::Operands {
+            Operands {
                 queries: Input::of(inputs.queries),
                 keys: Input::of(inputs.keys),
                 values: Input::of(inputs.values),
@@ -139,7 +140,7 @@ impl DeltaNetOps for CpuDevice {
         let rings = Rings {
             matrix: Output::of(&matrix),
             updates: Output::of(layer.updates()),
-            decays: Output::of(&decays),
+            decays: Output::of(layer.decays()),
             out: Output::of(out),
         };
         // Value heads of a key head share its products, unless there are threads for each of them.
@@ -153,14 +154,17 @@ impl DeltaNetOps for CpuDevice {
             for piece in range {
                 let (rest, part) = (piece / parts, piece % parts);
                 let (sequence, key_head) = (rest / shape.key_heads, rest % shape.key_heads);
-                let work = Work {
+                let piece = Piece {
+                    sizes: &sizes,
+                    operands: &operands,
+                    rings: &rings,
                     sequence: &step.sequences()[sequence],
                     first_token: step.starts()[sequence],
                     key_head,
                     groups: part * (groups / parts)..(part + 1) * (groups / parts),
                 };
                 with_scratch(sizes.scratch(), |scratch| {
-                    advance(self.isa(), &sizes, &operands, &rings, &work, scratch);
+                    advance(self.isa(), &piece, scratch);
                 });
             }
         });
@@ -224,10 +228,10 @@ impl CpuDevice {
             for index in range {
                 let (sequence, start) = (&step.sequences()[index], step.starts()[index]);
                 for i in sequence.len.saturating_sub(rows)..sequence.len {
-                    let ring = sequence.slot * rows + (sequence.past + i) % rows;
                     for head in 0..heads {
+                        let ring = (sequence.slot * heads + head) * rows + (sequence.past + i) % rows;
                         // SAFETY: a slot belongs to one sequence, and that to one piece.
-                        let row = unsafe { kept.row(ring * heads + head) };
+                        let row = unsafe { kept.row(ring) };
                         row.copy_from_slice(keys.row((start + i) * heads + head));
                     }
                 }

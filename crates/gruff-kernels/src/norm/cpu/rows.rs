@@ -29,16 +29,77 @@ fn sum_of_squares<S: Simd>(s: S, x: &[Cell<f32>]) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[2]), s.add(sums[1], sums[3])))
 }
 
-/// `out[i] = f(i-th vector of x, i)`, where `i` counts vectors; the last one is padded with zeros.
+/// What becomes of the i-th vector of a row. (A closure would be compiled without the instruction set of the
+/// function around it.)
+trait Each<S: Simd> {
+    fn vector(&self, s: S, x: S::F32, i: usize) -> S::F32;
+}
+
+/// `out[i] = f(i-th vector of x, i)`; the last one is padded with zeros.
 #[inline(always)]
-fn each_vector<S: Simd>(s: S, x: &[Cell<f32>], out: &[Cell<f32>], f: impl Fn(S::F32, usize) -> S::F32) {
+fn each_vector<S: Simd>(s: S, x: &[Cell<f32>], out: &[Cell<f32>], f: impl Each<S>) {
     let (vectors, rest) = x.as_chunks::<LANES>();
     let (out_vectors, out_rest) = out.as_chunks::<LANES>();
     for (i, (vector, target)) in vectors.iter().zip(out_vectors).enumerate() {
-        s.store_cells(f(s.load_cells(vector), i), target);
+        s.store_cells(f.vector(s, s.load_cells(vector), i), target);
     }
     if !rest.is_empty() {
-        s.store_cells_part(f(s.load_cells_part(rest), vectors.len()), out_rest);
+        s.store_cells_part(f.vector(s, s.load_cells_part(rest), vectors.len()), out_rest);
+    }
+}
+
+/// `x * factor * weight`.
+struct Weighted<'a> {
+    factor: f32,
+    weight: &'a [f32],
+}
+
+impl<S: Simd> Each<S> for Weighted<'_> {
+    #[inline(always)]
+    fn vector(&self, s: S, x: S::F32, i: usize) -> S::F32 {
+        s.mul(s.mul(x, s.splat(self.factor)), vector(s, self.weight, i))
+    }
+}
+
+/// `silu(gate) * (x * factor * weight)`.
+struct Gated<'a> {
+    normed: Weighted<'a>,
+    gate: &'a [f32],
+}
+
+impl<S: Simd> Each<S> for Gated<'_> {
+    #[inline(always)]
+    fn vector(&self, s: S, x: S::F32, i: usize) -> S::F32 {
+        s.mul(silu(s, vector(s, self.gate, i)), self.normed.vector(s, x, i))
+    }
+}
+
+/// `x + delta`.
+struct Sum<'a> {
+    delta: &'a [Cell<f32>],
+}
+
+impl<S: Simd> Each<S> for Sum<'_> {
+    #[inline(always)]
+    fn vector(&self, s: S, x: S::F32, i: usize) -> S::F32 {
+        let (vectors, rest) = self.delta.as_chunks::<LANES>();
+        let delta = match vectors.get(i) {
+            Some(vector) => s.load_cells(vector),
+            None => s.load_cells_part(rest),
+        };
+        s.add(x, delta)
+    }
+}
+
+/// `x * factor`.
+struct Scaled {
+    factor: f32,
+}
+
+impl<S: Simd> Each<S> for Scaled {
+    #[inline(always)]
+    fn vector(&self, s: S, x: S::F32, _: usize) -> S::F32 {
+        s.mul(x, s.splat(self.factor))
     }
 }
 
@@ -53,14 +114,13 @@ fn vector<S: Simd>(s: S, row: &[f32], i: usize) -> S::F32 {
 }
 
 #[inline(always)]
-fn rms_factor<S: Simd>(s: S, x: &[Cell<f32>], eps: f32) -> S::F32 {
-    s.splat(1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt())
+fn rms_factor<S: Simd>(s: S, x: &[Cell<f32>], eps: f32) -> f32 {
+    1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt()
 }
 
 #[inline(always)]
 fn rms_norm<S: Simd>(s: S, x: &[Cell<f32>], weight: &[f32], eps: f32, out: &[Cell<f32>]) {
-    let factor = rms_factor(s, x, eps);
-    each_vector(s, x, out, |x, i| s.mul(s.mul(x, factor), vector(s, weight, i)));
+    each_vector(s, x, out, Weighted { factor: rms_factor(s, x, eps), weight });
 }
 
 #[inline(always)]
@@ -72,30 +132,19 @@ fn add_rms_norm<S: Simd>(
     eps: f32,
     out: &[Cell<f32>],
 ) {
-    let (vectors, rest) = delta.as_chunks::<LANES>();
-    each_vector(s, residual, residual, |x, i| {
-        let delta = match vectors.get(i) {
-            Some(vector) => s.load_cells(vector),
-            None => s.load_cells_part(rest),
-        };
-        s.add(x, delta)
-    });
+    each_vector(s, residual, residual, Sum { delta });
     rms_norm(s, residual, weight, eps, out);
 }
 
 #[inline(always)]
 fn gated_rms_norm<S: Simd>(s: S, x: &[Cell<f32>], weight: &[f32], gate: &[f32], eps: f32, out: &[Cell<f32>]) {
-    let factor = rms_factor(s, x, eps);
-    each_vector(s, x, out, |x, i| {
-        let normed = s.mul(s.mul(x, factor), vector(s, weight, i));
-        s.mul(silu(s, vector(s, gate, i)), normed)
-    });
+    let normed = Weighted { factor: rms_factor(s, x, eps), weight };
+    each_vector(s, x, out, Gated { normed, gate });
 }
 
 #[inline(always)]
 fn l2_norm<S: Simd>(s: S, x: &[Cell<f32>], eps: f32, scale: f32, out: &[Cell<f32>]) {
-    let factor = s.splat(scale / (sum_of_squares(s, x) + eps).sqrt());
-    each_vector(s, x, out, |x, _| s.mul(x, factor));
+    each_vector(s, x, out, Scaled { factor: scale / (sum_of_squares(s, x) + eps).sqrt() });
 }
 
 simd_fn! {

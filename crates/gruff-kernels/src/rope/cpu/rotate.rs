@@ -28,26 +28,28 @@ fn halves<S: Simd>(s: S, head: &mut [f32], cosines: &[f32], sines: &[f32]) {
 }
 
 #[inline(always)]
+fn turn_pairs<S: Simd>(s: S, x: &mut [f32; 2 * LANES], cos: S::F32, sin: S::F32) {
+    let (a, b) = x.split_at_mut(LANES);
+    let (a, b) = (&mut a.as_chunks_mut::<LANES>().0[0], &mut b.as_chunks_mut::<LANES>().0[0]);
+    let (x0, x1) = s.deinterleave(s.load(a), s.load(b));
+    let (y0, y1) = turn(s, x0, x1, cos, sin);
+    let (y0, y1) = s.interleave(y0, y1);
+    s.store(y0, a);
+    s.store(y1, b);
+}
+
+#[inline(always)]
 fn pairs<S: Simd>(s: S, head: &mut [f32], cosines: &[f32], sines: &[f32]) {
     let (pairs, rest) = head[..2 * cosines.len()].as_chunks_mut::<{ 2 * LANES }>();
     let (cos, cos_rest) = cosines.as_chunks::<LANES>();
     let (sin, sin_rest) = sines.as_chunks::<LANES>();
-    let turn_pairs = |x: &mut [f32; 2 * LANES], cos, sin| {
-        let (a, b) = x.split_at_mut(LANES);
-        let (a, b) = (&mut a.as_chunks_mut::<LANES>().0[0], &mut b.as_chunks_mut::<LANES>().0[0]);
-        let (x0, x1) = s.deinterleave(s.load(a), s.load(b));
-        let (y0, y1) = turn(s, x0, x1, cos, sin);
-        let (y0, y1) = s.interleave(y0, y1);
-        s.store(y0, a);
-        s.store(y1, b);
-    };
     for ((x, cos), sin) in pairs.iter_mut().zip(cos).zip(sin) {
-        turn_pairs(x, s.load(cos), s.load(sin));
+        turn_pairs(s, x, s.load(cos), s.load(sin));
     }
     if !rest.is_empty() {
         let mut padded = [0.0; 2 * LANES];
         padded[..rest.len()].copy_from_slice(rest);
-        turn_pairs(&mut padded, s.load_part(cos_rest), s.load_part(sin_rest));
+        turn_pairs(s, &mut padded, s.load_part(cos_rest), s.load_part(sin_rest));
         rest.copy_from_slice(&padded[..rest.len()]);
     }
 }

@@ -23,12 +23,17 @@ fn maxima<S: Simd>(s: S, row: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `exp((x - shift) * factor)`.
+#[inline(always)]
+fn weight<S: Simd>(s: S, x: S::F32, shift: S::F32, factor: S::F32) -> S::F32 {
+    exp(s, s.mul(s.sub(x, shift), factor))
+}
+
 #[inline(always)]
 fn exps<S: Simd>(s: S, row: &[f32], largest: f32, factor: f32) -> f64 {
     /// Vectors that are summed in f32.
     const VECTORS: usize = 128;
     let (shift, factor) = (s.splat(largest), s.splat(factor));
-    let weight = |x| exp(s, s.mul(s.sub(x, shift), factor));
     let (vectors, rest) = row.as_chunks::<LANES>();
     let mut total = 0.0;
     for part in vectors.chunks(VECTORS) {
@@ -36,7 +41,7 @@ fn exps<S: Simd>(s: S, row: &[f32], largest: f32, factor: f32) -> f64 {
         for vector in part {
             // The second operand is kept where the first is NaN: NaN weighs nothing.
             let x = s.max(s.load(vector), s.splat(f32::NEG_INFINITY));
-            sum = s.add(sum, weight(x));
+            sum = s.add(sum, weight(s, x, shift, factor));
         }
         total += f64::from(s.sum(sum));
     }
@@ -44,7 +49,7 @@ fn exps<S: Simd>(s: S, row: &[f32], largest: f32, factor: f32) -> f64 {
     for (value, x) in padded.iter_mut().zip(rest) {
         *value = if x.is_nan() { f32::NEG_INFINITY } else { *x };
     }
-    total + f64::from(s.sum(weight(s.load(&padded))))
+    total + f64::from(s.sum(weight(s, s.load(&padded), shift, factor)))
 }
 
 simd_fn! {
