@@ -232,13 +232,16 @@ impl Device {
     pub(crate) fn import(&self, bytes: ForeignBytes) -> Result<Buffer> {
         let len = (*bytes).as_ref().len();
         let memory = self.inner.backend.import(bytes).ok_or_else(|| self.out_of_memory(len))?;
+        if !borrowed(&memory) {
+            self.count(len);
+        }
         Ok(Buffer::new(self, memory, len, false))
     }
 
     pub(crate) fn release(&self, memory: Memory, bytes: usize, recycle: bool) {
         if recycle {
             lock(&self.inner.free).entry(bytes).or_default().push(memory);
-        } else if !matches!(&memory, Memory::Cpu(cpu) if !cpu.writable()) {
+        } else if !borrowed(&memory) {
             self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
@@ -257,9 +260,13 @@ impl Device {
 
     fn take(&self, bytes: usize, recycle: bool) -> Result<Buffer> {
         let memory = self.inner.backend.allocate(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
+        self.count(bytes);
+        Ok(Buffer::new(self, memory, bytes, recycle))
+    }
+
+    fn count(&self, bytes: usize) {
         let now = self.inner.allocated.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.inner.peak.fetch_max(now, Ordering::Relaxed);
-        Ok(Buffer::new(self, memory, bytes, recycle))
     }
 
     fn out_of_memory(&self, bytes: usize) -> Error {
@@ -271,6 +278,11 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// Whether the bytes are somebody else's; a device that cannot address them has copied them.
+fn borrowed(memory: &Memory) -> bool {
+    matches!(memory, Memory::Cpu(cpu) if !cpu.writable())
 }
 
 /// A panic in one operation must not take the device away from everybody else.
