@@ -73,37 +73,35 @@ unsafe fn compute<S: Simd>(
         out.fill(0.0);
         return;
     }
-    {
-        let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
-        // SAFETY: plain numbers, whose content does not matter until they are written below.
-        let (tile, sums) = unsafe { (&mut *tile, std::slice::from_raw_parts_mut(sums, columns.len())) };
-        for row in (0..panel.rows).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(panel.rows - row);
-            sums.fill([[0.0; LANES]; TILE_ROWS]);
-            for start in (0..panel.cols).step_by(TILE_COLS) {
-                let range = start..(start + TILE_COLS).min(panel.cols);
-                for (r, tile) in tile[..rows].iter_mut().enumerate() {
-                    // SAFETY: promised by the caller.
-                    unsafe { unpack(s, panel, row + r, range.clone(), tile) };
-                }
-                let blocks = range.len().div_ceil(LANES);
-                for (columns, sums) in columns.chunks(COLUMNS).zip(sums.chunks_mut(COLUMNS)) {
-                    // SAFETY: promised by the caller; columns are completed to whole vectors.
-                    let column = |c: usize| unsafe {
-                        let first = columns[c].cast::<f32>().add(start).cast::<[f32; LANES]>();
-                        std::slice::from_raw_parts(first, blocks)
-                    };
-                    match sums {
-                        [a, b] => multiply(s, tile, [column(0), column(1)], [a, b]),
-                        [a] => multiply(s, tile, [column(0)], [a]),
-                        _ => {}
-                    }
+    let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
+    // SAFETY: plain numbers, whose content does not matter until they are written below.
+    let (tile, sums) = unsafe { (&mut *tile, std::slice::from_raw_parts_mut(sums, columns.len())) };
+    for row in (0..panel.rows).step_by(TILE_ROWS) {
+        let rows = TILE_ROWS.min(panel.rows - row);
+        sums.fill([[0.0; LANES]; TILE_ROWS]);
+        for start in (0..panel.cols).step_by(TILE_COLS) {
+            let range = start..(start + TILE_COLS).min(panel.cols);
+            for (r, tile) in tile[..rows].iter_mut().enumerate() {
+                // SAFETY: promised by the caller.
+                unsafe { unpack(s, panel, row + r, range.clone(), tile) };
+            }
+            let blocks = range.len().div_ceil(LANES);
+            for (columns, sums) in columns.chunks(COLUMNS).zip(sums.chunks_mut(COLUMNS)) {
+                // SAFETY: promised by the caller; columns are completed to whole vectors.
+                let column = |c: usize| unsafe {
+                    let first = columns[c].cast::<f32>().add(start).cast::<[f32; LANES]>();
+                    std::slice::from_raw_parts(first, blocks)
+                };
+                match sums {
+                    [a, b] => multiply(s, tile, [column(0), column(1)], [a, b]),
+                    [a] => multiply(s, tile, [column(0)], [a]),
+                    _ => {}
                 }
             }
-            for (c, sums) in sums.iter().enumerate() {
-                for (r, lanes) in sums[..rows].iter().enumerate() {
-                    out[c * panel.rows + row + r] = s.sum(s.load(lanes));
-                }
+        }
+        for (c, sums) in sums.iter().enumerate() {
+            for (r, lanes) in sums[..rows].iter().enumerate() {
+                out[c * panel.rows + row + r] = s.sum(s.load(lanes));
             }
         }
     }

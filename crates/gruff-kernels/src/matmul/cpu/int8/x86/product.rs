@@ -13,11 +13,11 @@ use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
 
-/// Rows that are unpacked together.
-const TILE_ROWS: usize = 4;
+/// Rows that are unpacked together: two register tiles.
+const TILE_ROWS: usize = 8;
 
-/// Groups that are unpacked together: a tile of 4 rows stays in the first-level cache beside the columns it meets.
-const TILE_GROUPS: usize = 8;
+/// Groups that are unpacked together: a tile stays in the first-level cache beside the columns it meets.
+const TILE_GROUPS: usize = 4;
 
 /// 256 unpacked weights of a row, in memory.
 #[repr(C, align(64))]
@@ -229,33 +229,26 @@ unsafe fn matmul<D: Dot, U: Unpack>(
     scratch: &mut Scratch,
 ) {
     let groups = panel.cols.div_ceil(GROUP);
-    {
-        let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
-        for row in (0..panel.rows).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(panel.rows - row);
-            for start in (0..groups).step_by(TILE_GROUPS) {
-                let range = start..(start + TILE_GROUPS).min(groups);
-                // SAFETY: promised by the caller; the tile and the sums are written before they are read.
-                unsafe {
-                    unpack_tile::<D, U>(panel, row, range.clone(), tile);
-                    let block =
-                        Block { tile, first: start == 0, last: range.end == groups, groups: range, rows };
-                    for at in (0..columns.len()).step_by(D::COLS) {
-                        let columns = &columns[at..(at + D::COLS).min(columns.len())];
-                        let sums = sums.add(at);
-                        let out = out[at * panel.rows + row..].as_mut_ptr();
+    let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
+    for row in (0..panel.rows).step_by(TILE_ROWS) {
+        let rows = TILE_ROWS.min(panel.rows - row);
+        for start in (0..groups).step_by(TILE_GROUPS) {
+            let range = start..(start + TILE_GROUPS).min(groups);
+            // SAFETY: promised by the caller; the tile and the sums are written before they are read.
+            unsafe {
+                unpack_tile::<D, U>(panel, row, range.clone(), tile);
+                let block = Block { tile, first: start == 0, last: range.end == groups, groups: range, rows };
+                for at in (0..columns.len()).step_by(D::COLS) {
+                    let columns = &columns[at..(at + D::COLS).min(columns.len())];
+                    let sums = sums.add(at);
+                    let out = out[at * panel.rows + row..].as_mut_ptr();
+                    for tile_row in (0..rows).step_by(D::ROWS) {
                         match (D::ROWS, columns.len()) {
-                            (4, 1) => block.run::<D, U, 4, 1>(0, columns, sums, out, panel.rows),
-                            (4, 2) => block.run::<D, U, 4, 2>(0, columns, sums, out, panel.rows),
-                            (4, _) => block.run::<D, U, 4, 3>(0, columns, sums, out, panel.rows),
-                            (_, 1) => {
-                                block.run::<D, U, 2, 1>(0, columns, sums, out, panel.rows);
-                                block.run::<D, U, 2, 1>(2, columns, sums, out, panel.rows);
-                            }
-                            _ => {
-                                block.run::<D, U, 2, 2>(0, columns, sums, out, panel.rows);
-                                block.run::<D, U, 2, 2>(2, columns, sums, out, panel.rows);
-                            }
+                            (4, 1) => block.run::<D, U, 4, 1>(tile_row, columns, sums, out, panel.rows),
+                            (4, 2) => block.run::<D, U, 4, 2>(tile_row, columns, sums, out, panel.rows),
+                            (4, _) => block.run::<D, U, 4, 3>(tile_row, columns, sums, out, panel.rows),
+                            (_, 1) => block.run::<D, U, 2, 1>(tile_row, columns, sums, out, panel.rows),
+                            _ => block.run::<D, U, 2, 2>(tile_row, columns, sums, out, panel.rows),
                         }
                     }
                 }
@@ -264,11 +257,11 @@ unsafe fn matmul<D: Dot, U: Unpack>(
     }
 }
 
-/// Unpacks up to four rows; rows behind the last repeat it (they are computed and not stored).
+/// Unpacks the tile's rows; what completes the last register tile repeats the last row (computed, not stored).
 #[inline(always)]
 unsafe fn unpack_tile<D: Dot, U: Unpack>(panel: &Panel, row: usize, groups: Range<usize>, tile: *mut Tile) {
     let mut rest = [0; GROUP_BYTES];
-    for r in 0..TILE_ROWS {
+    for r in 0..(panel.rows - row).next_multiple_of(D::ROWS).min(TILE_ROWS) {
         // SAFETY: promised by the caller.
         unsafe {
             let packed = panel.first.add((row + r).min(panel.rows - 1) * panel.row_bytes);
