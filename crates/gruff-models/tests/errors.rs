@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{File, cpu};
+use common::{ARCHITECTURES, Entry, File, cpu};
 use gruff_blocks::BlockType;
+use gruff_gguf::Value;
 use gruff_kernels::{Activations, DType, Device};
 
 type Edit = fn(&mut File);
@@ -186,4 +187,108 @@ fn a_token_outside_the_vocabulary_is_refused() {
     let step = gruff_kernels::Step::text(vec![96], vec![part]).expect("sound");
     let error = model.forward(&step, &mut caches).expect_err("refused").to_string();
     assert!(error.contains("96"), "{error}");
+}
+
+/// Values that keys do not expect.
+fn odd_values() -> Vec<Value> {
+    vec![
+        0_u32.into(),
+        1_u32.into(),
+        2_u32.into(),
+        31_u32.into(),
+        (1_u32 << 24).into(),
+        u32::MAX.into(),
+        u64::MAX.into(),
+        (-1_i32).into(),
+        f32::NAN.into(),
+        f32::INFINITY.into(),
+        f32::MIN_POSITIVE.into(),
+        1e30_f32.into(),
+        (-2.5_f32).into(),
+        true.into(),
+        "".into(),
+        "yarn".into(),
+        Vec::<u32>::new().into(),
+        vec![0_u32; 4].into(),
+        vec![u32::MAX; 4].into(),
+        vec![-1_i32; 7].into(),
+        vec![f32::NAN; 3].into(),
+        vec![true, false].into(),
+    ]
+}
+
+#[test]
+fn any_value_of_any_key_gives_a_model_or_an_error() {
+    let device = cpu(Activations::F32);
+    for architecture in ARCHITECTURES {
+        let plain = File::new(architecture, BlockType::F32);
+        let optional = [
+            "attention.causal",
+            "attention.recurrent_layers",
+            "attention.scale",
+            "attention.sliding_window",
+            "attention.sliding_window_pattern",
+            "attn_logit_softcapping",
+            "expert_count",
+            "expert_gating_func",
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "final_logit_softcapping",
+            "nextn_predict_layers",
+            "rope.dimension_count",
+            "rope.freq_base",
+            "rope.freq_base_swa",
+            "rope.scale_linear",
+            "rope.scaling.attn_factor",
+            "rope.scaling.factor",
+            "rope.scaling.original_context_length",
+            "rope.scaling.type",
+            "rope.scaling.yarn_attn_factor",
+            "rope.scaling.yarn_beta_fast",
+            "rope.scaling.yarn_log_multiplier",
+            "vocab_size",
+        ];
+        let keys = plain.metadata.keys().map(str::to_owned);
+        let optional = optional.iter().map(|key| format!("{architecture}.{key}"));
+        for key in keys.chain(optional).filter(|key| !key.starts_with("general.")) {
+            for value in odd_values() {
+                let mut file = plain.clone();
+                file.metadata.insert(&key, value);
+                match gruff_models::load(&file.build(), &device) {
+                    Ok(model) => drop(common::logits(&*model, DType::F32, &[1, 2, 3])),
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tensor_that_is_missing_or_misshapen_is_named() {
+    for architecture in ARCHITECTURES {
+        let plain = File::new(architecture, BlockType::F32);
+        for Entry { name, .. } in &plain.tensors {
+            let mut missing = plain.clone();
+            missing.take(name);
+            // Without a head of its own the model uses the embedding table, without a bias none.
+            if name != "output.weight"
+                && !name.ends_with("_q.bias")
+                && !name.ends_with("_k.bias")
+                && !name.ends_with("_v.bias")
+            {
+                assert!(refused(&missing).contains(name.as_str()), "{architecture}: {name} missing");
+            }
+            let mut longer = plain.clone();
+            let tensor = longer.tensor(name);
+            let last = tensor.shape.len() - 1;
+            let row = tensor.values.len() / tensor.shape[last] as usize;
+            tensor.shape[last] += 1;
+            tensor.values.extend(vec![0.5; row]);
+            // The size of the vocabulary is that of the embedding table; the head then disagrees.
+            let named = if name == "token_embd.weight" { "output.weight" } else { name };
+            if name != "token_embd.weight" || architecture != "gemma3" {
+                assert!(refused(&longer).contains(named), "{architecture}: {name} longer");
+            }
+        }
+    }
 }

@@ -67,6 +67,27 @@ fn a_replacement_takes_the_outputs_place() {
 }
 
 #[test]
+fn a_replacement_stays_the_hooks_own() {
+    let model = File::new("qwen3moe", BlockType::F32).load(&cpu(Activations::F32));
+    let ids = ids(4, 10);
+    for module in
+        ["model.embed_tokens", "model.layers.1", "*.self_attn.q_norm", "*.self_attn.k_proj", "*.experts"]
+    {
+        let kept = Arc::new(Mutex::new(None));
+        let slot = kept.clone();
+        let guard = model.hooks().on(module, move |_, output| {
+            let ones = output.device().tensor_f32(&vec![1.0; output.len()], output.shape())?;
+            *slot.lock().expect("not poisoned") = Some(ones.clone());
+            Ok(Some(ones))
+        });
+        logits(&*model, DType::F32, &ids);
+        drop(guard);
+        let kept = kept.lock().expect("not poisoned").take().expect("the hook was called");
+        assert!(kept.to_vec_f32().expect("f32").iter().all(|value| *value == 1.0), "{module}");
+    }
+}
+
+#[test]
 fn a_replaced_mixer_equals_a_model_without_it() {
     let file = File::new("llama", BlockType::F32);
     let mut without = file.clone();

@@ -1,7 +1,7 @@
 //! Renders chat templates in bulk: a JSON job a line on standard input, an answer a line on
 //! standard output. `tools/checks/templates.py` compares the answers with transformers'.
 //!
-//! A job has `id`, `template` (a path), `messages`, and perhaps `tools`, `documents`,
+//! A job has `id`, `template` (a path) or `source`, `messages`, and perhaps `tools`, `documents`,
 //! `add_generation_prompt`, `continue_final_message` (true or a field), `bos_token`, `eos_token`,
 //! `kwargs`, `now` (ISO 8601) and `assistant_spans`. An answer has `id` and either `text` and
 //! `spans` or `error`.
@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 #[derive(Deserialize)]
 struct Job {
     id: String,
-    template: String,
+    template: Option<String>,
+    source: Option<String>,
     messages: Vec<Message>,
     tools: Option<Vec<Value>>,
     documents: Option<Vec<Value>>,
@@ -39,9 +40,15 @@ fn main() -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let job: Job = serde_json::from_str(&line?)?;
-        let template = templates
-            .entry(job.template.clone())
-            .or_insert_with(|| load(&job.template).map_err(|error| error.to_string()));
+        let template = match (&job.source, &job.template) {
+            (Some(source), _) => &ChatTemplate::new(source).map_err(|error| error.to_string()),
+            (None, path) => {
+                let path = path.clone().unwrap_or_default();
+                templates
+                    .entry(path.clone())
+                    .or_insert_with(|| load(&path).map_err(|error| error.to_string()))
+            }
+        };
         let answer = match template {
             Ok(template) => render(template, &job),
             Err(error) => json!({"id": job.id, "error": error}),

@@ -125,6 +125,7 @@ fn long_expressions_are_no_crime() {
         format!("{{{{ x{} }}}}", " or x".repeat(900)),
         format!("{{{{ x{} is defined }}}}", ".a".repeat(900)),
         format!("{{{{ {}x{} }}}}", "(".repeat(70), " | string)".repeat(70)),
+        "{{ [] * 10 ** 12 }}{{ () * 10 ** 12 }}{{ '' * 10 ** 12 }}".to_owned(),
         format!("{{{{ [{}] }}}}", "x, ".repeat(100_000)),
         format!("{{{{ {{{}}} }}}}", "1: x, ".repeat(50_000)),
     ] {

@@ -292,6 +292,17 @@ fn damaged_vocabularies_are_named() {
             &["tokenizer.ggml.tokens", "100000 bytes"],
         ),
         (
+            "nothing but control tokens",
+            || scored("llama"),
+            |m| {
+                let tokens: Vec<(String, i32)> =
+                    (0..50_000).map(|n| (format!("{n:0>100}"), CONTROL)).collect();
+                set_tokens(m, &tokens);
+                m.insert("tokenizer.ggml.scores", vec![0.0_f32; tokens.len()]);
+            },
+            &["tokenizer.ggml.token_type", "50000 special tokens"],
+        ),
+        (
             "short map",
             || scored("t5"),
             |m| drop(m.insert("tokenizer.ggml.precompiled_charsmap", vec![255_u8; 9])),

@@ -14,6 +14,7 @@ mod data;
 mod delta_net;
 mod elementwise;
 mod matmul;
+mod moe;
 mod norm;
 mod rope;
 mod run;
@@ -35,6 +36,7 @@ pub fn cases() -> Vec<Case> {
         delta_net::cases,
         sampling::cases,
         matmul::cases,
+        moe::cases,
     ];
     families.into_iter().flat_map(|family| family()).collect()
 }

@@ -13,7 +13,6 @@ use std::ops::Range;
 
 use crate::buffer::{ForeignBytes, Memory};
 use crate::device::Backend;
-use crate::reference::ReferenceDevice;
 use crate::{Activations, Result};
 
 use memory::CpuMemory;
@@ -38,8 +37,6 @@ pub(crate) struct CpuDevice {
     activations: Activations,
     isa: Isa,
     pool: Pool,
-    /// Serves what has no CPU kernel.
-    pub(crate) plain: ReferenceDevice,
 }
 
 impl CpuDevice {
@@ -49,7 +46,7 @@ impl CpuDevice {
         let threads = pool.threads();
         let name = format!("cpu ({isa}, {threads} thread{})", if threads == 1 { "" } else { "s" });
         let activations = options.activations;
-        Ok(Self { name, activations, isa, pool, plain: ReferenceDevice::new(activations) })
+        Ok(Self { name, activations, isa, pool })
     }
 
     pub(crate) fn isa(&self) -> Isa {

@@ -13,13 +13,15 @@
 //!
 //! **Same bits however it is batched.** One output depends on its row of x and its row of W only, never on T,
 //! N or the number of threads, and a fused operation gives the same bits as the composition it stands for.
-//! Kernels reach that by one summation tree: integer sums within a block of 32 are exact, and block `b`
-//! contributes to f32 accumulator `b mod 8`, in order of `b`; the eight are added as
-//! `((0+4)+(2+6))+((1+5)+(3+7))`.
+//! CPU kernels reach that by one summation tree. Int8: the sum over a block of 32 (or over the halves of it that have
+//! scales of their own) is an exact integer; block `b` of a row contributes to f32 accumulator
+//! `[0, 4, 1, 5, 2, 6, 3, 7][b mod 8]`, in order of `b`, by fused multiply-adds: `(scale * x_scale) * sum`, then, for
+//! types with minima, `min * (x_scale * x_sum)`. f32: value `k` contributes to accumulator `k mod 8`, in order of `k`.
+//! The eight are added as `((0+4)+(2+6))+((1+5)+(3+7))`; then come the scale beside the matrix, and the bias.
 //!
 //! Tolerance: NMSE against the f64 twin of the same rounding below 1e-10.
 
-mod cpu;
+pub(crate) mod cpu;
 mod quantize;
 pub(crate) mod reference;
 
@@ -28,7 +30,7 @@ pub use quantize::{Q8_BLOCK, round_block};
 use gruff_blocks::BlockType;
 
 use crate::check::Check;
-use crate::{Activation, DType, PackedTensor, Result, Tensor};
+use crate::{Activation, DType, Device, PackedTensor, Result, Tensor};
 
 /// The gate of a gated linear unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +72,11 @@ pub struct MatmulKernel {
     pub name: &'static str,
     /// Whether it is made for this type; a generic kernel unpacks a tile at a time instead.
     pub fast: bool,
+}
+
+/// Which kernel of a device serves a weight type.
+pub fn kernel(device: &Device, block_type: BlockType) -> MatmulKernel {
+    device.run(|backend| backend.matmul_kernel(block_type))
 }
 
 pub(crate) trait MatmulOps {

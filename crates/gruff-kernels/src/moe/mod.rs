@@ -12,7 +12,7 @@
 //! 1e-6; products as in [`crate::matmul`].
 
 mod cpu;
-mod reference;
+pub(crate) mod reference;
 
 use crate::check::Check;
 use crate::matmul::{Glu, check_weight};

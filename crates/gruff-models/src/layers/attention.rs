@@ -78,7 +78,7 @@ impl Attention {
         let AttentionConfig { heads, kv_heads, head_dim, value_dim, .. } = self.config;
         let x = Activation::new(x)?;
         let [q, k, v] = Linear::forward_many(cx, &x, [&self.q_proj, &self.k_proj, &self.v_proj])?;
-        let (mut k, v) = (k.split_last(kv_heads)?, v.split_last(kv_heads)?);
+        let (k, v) = (k.split_last(kv_heads)?, v.split_last(kv_heads)?);
         let mut q = q.split_last(heads)?;
         let mut gate = None;
         if self.config.gated {
@@ -87,8 +87,8 @@ impl Attention {
         }
 
         if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            q = q_norm.forward_in_place(cx, q)?;
-            k = k_norm.forward_in_place(cx, k)?;
+            q_norm.forward_in_place(cx, &q)?;
+            k_norm.forward_in_place(cx, &k)?;
         }
         rope.rotate(&q)?;
         rope.rotate(&k)?;

@@ -40,9 +40,9 @@ impl<'a> Forward<'a> {
         self.hooks.is_some_and(|hooks| hooks.observe(module))
     }
 
-    /// Shows a module's output to its hooks; the output to go on with.
-    pub(crate) fn output(&self, module: &str, output: Tensor) -> Result<Tensor> {
-        let Some(hooks) = self.hooks else { return Ok(output) };
+    /// Shows a module's output to its hooks, which may write another in its place.
+    pub(crate) fn output(&self, module: &str, output: &Tensor) -> Result<()> {
+        let Some(hooks) = self.hooks else { return Ok(()) };
         let layer = module.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
         let layer = layer.and_then(|number| number.parse().ok());
         hooks.apply(&HookContext { module, layer, step: self.step }, output)

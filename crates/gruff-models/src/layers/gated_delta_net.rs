@@ -133,7 +133,8 @@ impl GatedDeltaNet {
 
         let z = z.split_last(num_v_heads)?;
         norm::gated_rms_norm(&out, self.norm.weight(), &z, self.norm.eps(), &out)?;
-        let out = cx.output(self.norm.name(), out)?.reshape(&[cx.tokens(), value_dim])?;
+        cx.output(self.norm.name(), &out)?;
+        let out = out.reshape(&[cx.tokens(), value_dim])?;
         Ok(Branch::Linear { name: &self.name, x: out, projection: &self.out_proj })
     }
 }

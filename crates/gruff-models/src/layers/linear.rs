@@ -77,11 +77,10 @@ impl Linear {
             out: &outs[i],
         });
         matmul::linear_many(x, &projections)?;
-        let mut linears = linears.iter();
-        try_map(outs, |out| match linears.next() {
-            Some(linear) => cx.output(&linear.name, out),
-            None => Ok(out),
-        })
+        for (linear, out) in linears.iter().zip(&outs) {
+            cx.output(&linear.name, out)?;
+        }
+        Ok(outs)
     }
 }
 

@@ -64,6 +64,8 @@ impl MoeConfig {
 #[derive(Debug)]
 pub(crate) struct Moe {
     name: String,
+    /// The name of the routed experts' module.
+    experts: String,
     /// The router.
     gate: Linear,
     gate_proj: PackedTensor,
@@ -103,6 +105,7 @@ impl Moe {
             gate: Linear::load(w.module("gate"), experts, hidden_size)?,
             down_proj: stacks.module("down_proj").packed([experts, hidden_size, width])?,
             name: w.name().to_owned(),
+            experts: stacks.name().to_owned(),
             routing: config.routing,
             shared: shared.transpose()?,
             gate_proj,
@@ -129,12 +132,14 @@ impl Moe {
         moe::experts_glu(&h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu, &hidden)?;
         let out = cx.scratch(x.shape())?;
         moe::experts_combine(&Activation::new(&hidden)?, &ids, &weights, &self.down_proj, &out)?;
+        cx.output(&self.experts, &out)?;
 
         if let (Some(shared), Some(gate)) = (&self.shared, shared_gate) {
             let expert = shared.expert.forward(cx, x)?.value(cx)?;
             elementwise::sigmoid_mul(&expert, &gate)?;
             elementwise::add(&out, &expert)?;
         }
-        Ok(Branch::Value(cx.output(&self.name, out)?))
+        cx.output(&self.name, &out)?;
+        Ok(Branch::Value(out))
     }
 }

@@ -34,12 +34,13 @@ impl RmsNorm {
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Tensor> {
         let out = cx.scratch(x.shape())?;
         norm::rms_norm(x, &self.weight, self.eps, &out)?;
-        cx.output(&self.name, out)
+        cx.output(&self.name, &out)?;
+        Ok(out)
     }
 
     /// Rows of `x`, in place.
-    pub(crate) fn forward_in_place(&self, cx: &Forward, x: Tensor) -> Result<Tensor> {
-        norm::rms_norm(&x, &self.weight, self.eps, &x)?;
+    pub(crate) fn forward_in_place(&self, cx: &Forward, x: &Tensor) -> Result<()> {
+        norm::rms_norm(x, &self.weight, self.eps, x)?;
         cx.output(&self.name, x)
     }
 }

@@ -24,7 +24,9 @@ impl Branch<'_> {
         match self {
             Branch::Value(value) => Ok(value),
             Branch::Linear { name, x, projection } => {
-                cx.output(name, projection.forward(cx, &Activation::new(&x)?)?)
+                let value = projection.forward(cx, &Activation::new(&x)?)?;
+                cx.output(name, &value)?;
+                Ok(value)
             }
         }
     }
@@ -61,18 +63,15 @@ impl Residual {
         let Some(delta) = self.pending.take() else { return by.forward(cx, &self.x) };
         let out = cx.scratch(self.x.shape())?;
         norm::add_rms_norm(&self.x, &delta, by.weight(), by.eps(), &out)?;
-        cx.output(by.name(), out)
+        cx.output(by.name(), &out)?;
+        Ok(out)
     }
 
     /// The end of the layer `name`, whose output the stream is.
     pub(crate) fn end_layer(&mut self, cx: &Forward, name: &str) -> Result<()> {
         if cx.observes(name) {
             self.flush()?;
-            // The stream is written in place from here on, and the hook may have given a tensor of its own.
-            let output = cx.output(name, self.x.clone())?;
-            if !output.same_view(&self.x) {
-                elementwise::copy(&output, &self.x)?;
-            }
+            cx.output(name, &self.x)?;
         }
         Ok(())
     }

@@ -14,10 +14,11 @@ use super::python::value::{Dict, Range, check_storable, items, type_error, type_
 use super::python::{self, Arguments, compare, methods, operators, text};
 
 /// The operators that [`super::lower`] turns into calls.
-const OPERATORS: [(&str, Filter); 11] = [
+const OPERATORS: [(&str, Filter); 12] = [
     ("__add", operators::add),
     ("__multiply", operators::multiply),
     ("__modulo", operators::modulo),
+    ("__negate", operators::negate),
     ("__concat", operators::concat),
     ("__compare", compare::chain),
     ("__item", operators::item),

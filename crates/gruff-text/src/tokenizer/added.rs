@@ -4,8 +4,12 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use gruff_gguf::Metadata;
 
 use super::space;
-use super::vocab::{TOKENS, TokenType, Vocab};
+use super::vocab::{TOKENS, TYPES, TokenType, Vocab};
 use crate::Error;
+
+/// The most bytes that all tokens to find may have together. The automaton that finds them takes up to some fifty
+/// times as much memory; published vocabularies stay below a tenth of this.
+const MAX_ADDED_BYTES: usize = 4 << 20;
 
 /// The tokens to find, and what they do to the white space beside them.
 #[derive(Debug)]
@@ -94,6 +98,14 @@ impl Finder {
         }
         if ids.is_empty() {
             return Ok(None);
+        }
+        let bytes: usize = patterns.iter().map(Vec::len).sum();
+        if bytes > MAX_ADDED_BYTES {
+            let fault = format!(
+                "{} special tokens have {bytes} bytes together; at most {MAX_ADDED_BYTES} can be searched for",
+                ids.len()
+            );
+            return Err(Error::vocabulary(TYPES, fault));
         }
         let automaton =
             AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&patterns).map_err(

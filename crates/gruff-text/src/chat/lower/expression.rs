@@ -275,7 +275,7 @@ impl<'a> Parser<'a> {
 
     fn unary(&mut self, with_filters: bool) -> Text {
         let mut out = if let Some(space) = self.take("-") {
-            self.nested(|this| Ok(format!("{space}(-{})", this.unary(false)?)))?
+            self.nested(|this| Ok(format!("{space}{}", negated(&this.unary(false)?))))?
         } else if let Some(space) = self.take("+") {
             self.nested(|this| Ok(format!("{space}{}", this.unary(false)?)))?
         } else {
@@ -529,6 +529,14 @@ impl<'a> Parser<'a> {
             out.push_str(&format!("({value})"));
         }
         Ok(out)
+    }
+}
+
+/// `-value`, of a literal as such.
+fn negated(value: &str) -> String {
+    match value.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("(-{value})"),
+        false => format!("__negate({value})"),
     }
 }
 

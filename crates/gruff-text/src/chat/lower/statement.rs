@@ -33,7 +33,7 @@ pub(super) fn lower(parser: &mut Parser<'_>, marks_generation: &mut bool) -> Res
         "for" => for_loop(parser)?,
         "if" | "elif" => {
             let tag = parser.name()?;
-            format!("{tag} {}", parser.tuple()?)
+            format!("{tag} {}", parser.tuple_without_condition()?)
         }
         "set" => set(parser)?,
         "macro" => {

@@ -211,7 +211,9 @@ fn round(_: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
     let scale = 10f64.powi(precision);
     let method = method.unwrap_or(Value::from("common"));
     match method.as_str() {
-        Some("common") if integer(&value).is_some() && precision >= 0 => Ok(value),
+        Some("common") if precision >= 0 && integer(&value).is_some() => {
+            Ok(whole(integer(&value).unwrap_or_default()))
+        }
         Some("common") if precision >= 0 => {
             // Formatting rounds the exact binary value, as Python's round() does.
             let digits = precision.unsigned_abs() as usize;
@@ -325,15 +327,16 @@ fn truncate(_: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
         _ => Ok(default),
     };
     let value = value.unwrap_or_default();
+    let (length, leeway) = (number(length, 255)?, number(leeway, 5)?);
+    let short = length.saturating_add(leeway);
+    if value.is_undefined() || value.len().is_some_and(|len| len <= short) {
+        return Ok(value);
+    }
     let Some(text) = value.as_str() else {
         return Err(type_error(format!("truncate needs a str, not {}", type_name(&value))));
     };
-    let (length, leeway) = (number(length, 255)?, number(leeway, 5)?);
     let end = text::str(&end.unwrap_or(Value::from("...")))?;
     let chars: Vec<char> = text.chars().collect();
-    if chars.len() <= length.saturating_add(leeway) {
-        return Ok(value.clone());
-    }
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         return Err(type_error(format!("truncate: expected length >= {}", end.len())));
     };

@@ -99,7 +99,10 @@ pub(crate) fn percent(format: &str, values: &Value) -> Result<String, Error> {
         }
         push(&mut out, &percent_field(kind, spec, &value)?)?;
     }
-    if dict.is_none() && given.next().is_some() {
+    // Python takes whatever has subscripts for a mapping, and those may be left unused.
+    let mapping =
+        dict.is_some() || values.is_undefined() || values.downcast_object_ref::<Vec<Value>>().is_some();
+    if !mapping && given.next().is_some() {
         return Err(type_error("not all arguments converted during string formatting"));
     }
     Ok(out)

@@ -95,6 +95,8 @@ pub(crate) fn multiply(state: &mut State, args: Arguments<'_>) -> Result<Value, 
         return Ok(if repeated.is_safe() { Value::from_safe_string(result) } else { Value::from(result) });
     }
     let parts = items(state, repeated)?;
+    // Nothing, however often, is nothing: the iterator below would turn around forever.
+    let count = if parts.is_empty() { 0 } else { count };
     let len = parts.len().saturating_mul(count);
     if len > MAX_TEXT / 64 {
         return Err(limit_error(format!("a list of more than {} items", MAX_TEXT / 64)));
@@ -128,6 +130,20 @@ pub(crate) fn modulo(state: &mut State, args: Arguments<'_>) -> Result<Value, Er
             if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
         },
     )
+}
+
+/// `-value`.
+pub(crate) fn negate(_: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
+    let value = args.first().cloned().unwrap_or_default();
+    match (integer(&value), float(&value)) {
+        (Some(number), _) => match number.checked_neg() {
+            Some(number) => Ok(i64::try_from(number).map_or(Value::from(number), Value::from)),
+            None => Err(limit_error("an integer beyond 128 bits")),
+        },
+        (None, Some(number)) => Ok(Value::from(-number)),
+        _ if value.is_undefined() => Err(undefined(&value)),
+        _ => Err(type_error(format!("bad operand type for unary -: '{}'", type_name(&value)))),
+    }
 }
 
 fn arithmetic(

@@ -3,7 +3,7 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
-use super::operators::integer;
+use super::operators::{float, integer};
 use super::value::{Dict, Range, is_iterable, type_error, type_name};
 use super::{Arguments, compare, strings, text, undefined};
 
@@ -13,9 +13,9 @@ pub(crate) type Test = fn(&State, Arguments<'_>) -> Result<bool, Error>;
 const TESTS: [(&str, Test); 29] = [
     ("boolean", |_, args| Ok(kind(args) == ValueKind::Bool)),
     ("callable", |_, args| Ok(kind(args) == ValueKind::Plain)),
-    ("divisibleby", |_, args| Ok(remainder(args, divisor(args)?)? == 0)),
-    ("even", |_, args| Ok(remainder(args, 2)? == 0)),
-    ("odd", |_, args| Ok(remainder(args, 2)? == 1)),
+    ("divisibleby", |_, args| Ok(remainder(args, divisor(args)?)? == 0.0)),
+    ("even", |_, args| Ok(remainder(args, 2)? == 0.0)),
+    ("odd", |_, args| Ok(remainder(args, 2)? == 1.0)),
     ("float", |_, args| Ok(kind(args) == ValueKind::Number && !value(args).is_integer())),
     ("integer", |_, args| Ok(kind(args) == ValueKind::Number && value(args).is_integer())),
     ("number", |_, args| Ok(matches!(kind(args), ValueKind::Number | ValueKind::Bool))),
@@ -87,14 +87,18 @@ fn divisor(args: Arguments<'_>) -> Result<i128, Error> {
         .ok_or_else(|| type_error("divisibleby needs an integer other than 0"))
 }
 
-fn remainder(args: Arguments<'_>, divisor: i128) -> Result<i128, Error> {
+fn remainder(args: Arguments<'_>, divisor: i128) -> Result<f64, Error> {
     let value = value(args);
-    if value.is_undefined() {
-        return Err(undefined(value));
+    if let Some(number) = integer(value).and_then(|number| number.checked_rem_euclid(divisor)) {
+        return Ok(number as f64);
     }
-    integer(value).and_then(|number| number.checked_rem_euclid(divisor)).ok_or_else(|| {
-        type_error(format!("unsupported operand type(s) for %: '{}' and 'int'", type_name(value)))
-    })
+    match float(value) {
+        Some(number) => Ok(number.rem_euclid(divisor as f64)),
+        None if value.is_undefined() => Err(undefined(value)),
+        None => {
+            Err(type_error(format!("unsupported operand type(s) for %: '{}' and 'int'", type_name(value))))
+        }
+    }
 }
 
 fn ordered(state: &State, operator: &str, args: Arguments<'_>) -> Result<bool, Error> {

@@ -239,7 +239,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_text_returns(text in text()) {
@@ -251,7 +251,8 @@ proptest! {
                 prop_assert_eq!(&content, &text);
             }
             let chars: Vec<String> = text.chars().map(String::from).collect();
-            let _ = parse(format, chars.iter().map(String::as_str));
+            let cut = parse(format, chars.iter().map(String::as_str));
+            prop_assert_eq!(&cut, &(content, calls), "{:?}", format);
         }
     }
 }

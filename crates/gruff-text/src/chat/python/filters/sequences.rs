@@ -223,9 +223,32 @@ fn sort(state: &mut State, args: Arguments<'_>) -> Result<Value, Error> {
     let [_, reverse, case_sensitive, attribute] =
         bind("sort", args, ["value", "reverse", "case_sensitive", "attribute"], 1)?;
     let values = input(state, args)?;
-    let mut pairs = keyed(values, attribute.as_ref(), flag(case_sensitive), None)?;
+    let case_sensitive = flag(case_sensitive);
+    let mut pairs = match attribute.filter(|attribute| !attribute.is_none()) {
+        None => keyed(values, None, case_sensitive, None)?,
+        Some(attributes) => sort_keyed(values, &attributes, case_sensitive)?,
+    };
     sort_pairs(state, &mut pairs, flag(reverse))?;
     Ok(Value::from(pairs.into_iter().map(|(_, value)| value).collect::<Vec<_>>()))
+}
+
+/// Pairs each value with the list of its attributes, which are named with commas between them.
+fn sort_keyed(
+    values: Vec<Value>,
+    attributes: &Value,
+    case_sensitive: bool,
+) -> Result<Vec<(Value, Value)>, Error> {
+    let names: Vec<Value> = match attributes.as_str() {
+        Some(names) => names.split(',').map(Value::from).collect(),
+        None => vec![attributes.clone()],
+    };
+    values
+        .into_iter()
+        .map(|value| {
+            let keys = names.iter().map(|name| Ok(folded(get(&value, name, None)?, case_sensitive)));
+            Ok((Value::from(keys.collect::<Result<Vec<_>, Error>>()?), value))
+        })
+        .collect()
 }
 
 /// Sorts by key; in reverse, equal keys keep their order, as in Python.
