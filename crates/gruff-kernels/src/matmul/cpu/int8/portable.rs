@@ -87,8 +87,8 @@ fn add(acc: &mut f32, w: &Unpacked, x: &Group, lane: usize) {
     match w.scales {
         Parts::Whole(scale) => *acc = (scale * x_scale).mul_add((sum(0) + sum(1)) as f32, *acc),
         Parts::Halves(scales) => {
-            for half in 0..2 {
-                *acc = (scales[half] * x_scale).mul_add(sum(half) as f32, *acc);
+            for (half, scale) in scales.into_iter().enumerate() {
+                *acc = (scale * x_scale).mul_add(sum(half) as f32, *acc);
             }
         }
     }
@@ -96,8 +96,8 @@ fn add(acc: &mut f32, w: &Unpacked, x: &Group, lane: usize) {
         None => {}
         Some(Parts::Whole(min)) => *acc = min.mul_add(x.whole_sums[lane], *acc),
         Some(Parts::Halves(mins)) => {
-            for half in 0..2 {
-                *acc = mins[half].mul_add(x.sums[half][lane], *acc);
+            for (min, sums) in mins.into_iter().zip(&x.sums) {
+                *acc = min.mul_add(sums[lane], *acc);
             }
         }
     }

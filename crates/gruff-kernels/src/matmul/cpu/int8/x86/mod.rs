@@ -5,6 +5,9 @@
 //! two. Everything below the entry points of `product` is inlined into them, which is where the features are
 //! enabled.
 
+// Loops over rows, columns and halves index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 mod dot;
 mod iq;
 mod k_quants;
