@@ -64,15 +64,13 @@ pub(super) fn run(runner: Runner) -> anyhow::Result<()> {
     let mut chat = Chat { runner, conversation, interrupted, tokens: 0 };
     chat.runner.console.note(format_args!("{}. /help for help, /exit to leave.", chat.runner.name));
     loop {
-        match editor.read_line(&Mark).context("the terminal cannot be read")? {
-            Signal::Success(line) => {
-                if chat.obey(&line)?.is_break() {
-                    return Ok(());
-                }
-            }
-            Signal::CtrlC => {}
-            Signal::CtrlD => return Ok(()),
-            _ => {}
+        let ended = match editor.read_line(&Mark).context("the terminal cannot be read")? {
+            Signal::Success(line) => chat.obey(&line)?.is_break(),
+            Signal::CtrlD => true,
+            _ => false,
+        };
+        if ended {
+            return Ok(());
         }
     }
 }
