@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use clap::ValueEnum;
 use gruff::{Conversation, Message};
-use reedline::{
-    EditCommand, Emacs, KeyCode, KeyModifiers, Prompt, PromptEditMode, PromptHistorySearch, Reedline,
-    ReedlineEvent, Signal, ValidationResult, Validator, default_emacs_keybindings,
-};
+use reedline::{Prompt, PromptEditMode, PromptHistorySearch, Reedline, Signal, ValidationResult, Validator};
 
 use super::answer::{Answer, AnswerPrompt, Part};
 use super::{Reasoning, Runner, history};
@@ -27,7 +24,7 @@ const HELP: &str = "\
 /info               model, memory, tokens so far
 /exit, Ctrl-D       leave
 Ctrl-C              stop the answer; at the prompt, drop the line
-Alt-Enter, Ctrl-J   a new line in the message; so does a backslash at the end of a line
+Alt-Enter           a new line in the message; so does a backslash at the end of a line
 \"\"\"                 opens a message of several lines, which \"\"\" closes";
 
 /// What a line asks for.
@@ -273,14 +270,7 @@ impl Validator for Lines {
 }
 
 fn editor(runner: &Runner) -> Reedline {
-    let mut keys = default_emacs_keybindings();
-    let new_line = ReedlineEvent::Edit(vec![EditCommand::InsertNewline]);
-    keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char('j'), new_line.clone());
-    keys.add_binding(KeyModifiers::ALT, KeyCode::Enter, new_line);
-    let editor = Reedline::create()
-        .with_edit_mode(Box::new(Emacs::new(keys)))
-        .with_validator(Box::new(Lines))
-        .use_bracketed_paste(true);
+    let editor = Reedline::create().with_validator(Box::new(Lines)).use_bracketed_paste(true);
     match history::open(&runner.console) {
         Some(history) => editor.with_history(history),
         None => editor,
