@@ -36,6 +36,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::Doctor(command) => command.run(console),
         Command::Download(command) => command.run(console),
         Command::List(command) => command.run(console),
+        Command::Convert(command) => command.run(console),
         Command::Completions(command) => command.run(),
     }
 }

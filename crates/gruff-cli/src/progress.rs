@@ -1,4 +1,4 @@
-//! The progress bar of downloads.
+//! Progress bars: of downloads, and of files that are written.
 
 use std::sync::Mutex;
 
@@ -9,6 +9,7 @@ use crate::console::Console;
 use crate::size::Bytes;
 
 const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const PERCENT: &str = "{msg} [{bar:30}] {percent}% {eta}";
 const SPINNER: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
 
 /// Draws a bar on a terminal; elsewhere writes a line when a file begins.
@@ -74,6 +75,49 @@ impl Progress for DownloadProgress {
         self.with_bar(|bar| match bar {
             Some(bar) => bar.println(message),
             None => self.console.note(message),
+        });
+    }
+}
+
+/// Draws a bar on a terminal while a file is made of others.
+pub(crate) struct ConversionProgress {
+    console: Console,
+    message: String,
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl ConversionProgress {
+    pub(crate) fn new(console: Console, message: impl Into<String>) -> Self {
+        Self { console, message: message.into(), bar: Mutex::new(None) }
+    }
+
+    fn with_bar(&self, change: impl FnOnce(&mut Option<ProgressBar>)) {
+        change(&mut self.bar.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+}
+
+impl gruff::floors::convert::Progress for ConversionProgress {
+    fn start(&self, total: u64) {
+        if self.console.is_quiet() || !self.console.is_terminal() {
+            return;
+        }
+        let new = ProgressBar::new(total);
+        if let Ok(style) = ProgressStyle::with_template(PERCENT) {
+            new.set_style(style.progress_chars("=> "));
+        }
+        new.set_message(self.message.clone());
+        self.with_bar(|bar| *bar = Some(new));
+    }
+
+    fn advance(&self, values: u64) {
+        self.with_bar(|bar| bar.iter().for_each(|bar| bar.inc(values)));
+    }
+
+    fn finish(&self) {
+        self.with_bar(|bar| {
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
         });
     }
 }

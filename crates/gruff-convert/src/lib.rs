@@ -1,1 +1,14 @@
 //! Checkpoints from one file to another: safetensors to GGUF and back, quantize, split, merge, edit.
+
+mod architecture;
+mod convert;
+mod error;
+mod json;
+mod layout;
+mod progress;
+pub mod safetensors;
+mod stream;
+
+pub use convert::{ConvertOptions, Converted, OutType, convert};
+pub use error::{Error, Result};
+pub use progress::Progress;

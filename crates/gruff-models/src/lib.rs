@@ -23,6 +23,6 @@ mod qwen35;
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
 pub use hooks::{HookContext, HookGuard, Hooks};
-pub use load::{load, supported_architectures};
+pub use load::{load, names, supported_architectures};
 pub use model::{Model, ModelBase, ModelConfig};
 pub use names::Names;

@@ -26,6 +26,11 @@ pub fn supported_architectures() -> impl Iterator<Item = &'static str> {
     ARCHITECTURES.iter().map(|(name, ..)| *name)
 }
 
+/// The table of transformers' module names and GGUF's tensor names of an architecture, if it is supported.
+pub fn names(architecture: &str) -> Option<Names> {
+    ARCHITECTURES.iter().find(|(name, ..)| *name == architecture).map(|(_, names, _)| *names)
+}
+
 /// Puts the model of a file together on `device`. Matrices are borrowed from the file's map where the device
 /// can address it, so this touches little more than the metadata.
 ///

@@ -44,6 +44,10 @@ pub(crate) const NAMES: Names = Names(&[
     ("model.layers.N.mlp.shared_expert.gate_proj", "blk.N.ffn_gate_shexp"),
     ("model.layers.N.mlp.shared_expert.up_proj", "blk.N.ffn_up_shexp"),
     ("model.layers.N.mlp.shared_expert.down_proj", "blk.N.ffn_down_shexp"),
+    ("model.layers.N.eh_proj", "blk.N.nextn.eh_proj"),
+    ("model.layers.N.enorm", "blk.N.nextn.enorm"),
+    ("model.layers.N.hnorm", "blk.N.nextn.hnorm"),
+    ("model.layers.N.shared_head.norm", "blk.N.nextn.shared_head_norm"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
 ]);

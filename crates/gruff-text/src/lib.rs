@@ -7,4 +7,6 @@ mod tokenizer;
 
 pub use detokenizer::Detokenizer;
 pub use error::Error;
-pub use tokenizer::{EncodeOptions, TokenType, Tokenizer, TokenizerOptions};
+pub use tokenizer::{
+    EncodeOptions, TokenType, Tokenizer, TokenizerOptions, pre_tokenizer_json, pre_tokenizer_name,
+};

@@ -39,6 +39,7 @@ pub use gruff_text::chat::Message;
 /// The floors below, for those who want more than this face shows.
 pub mod floors {
     pub use gruff_blocks as blocks;
+    pub use gruff_convert as convert;
     pub use gruff_engine as engine;
     pub use gruff_gguf as gguf;
     pub use gruff_hub as hub;

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod completions;
+mod convert;
 mod detokenize;
 mod doctor;
 mod download;
@@ -49,5 +50,6 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     Download(download::Download),
     List(list::List),
+    Convert(convert::Convert),
     Completions(completions::Completions),
 }

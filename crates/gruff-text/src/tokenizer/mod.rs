@@ -6,6 +6,7 @@ mod byte_level;
 mod chars;
 mod charsmap;
 mod dna;
+mod json;
 mod kind;
 mod plamo2;
 mod pre;
@@ -27,6 +28,7 @@ use gruff_gguf::Metadata;
 
 use crate::{Detokenizer, Error};
 use added::{AddedTokens, Fragment};
+pub use json::{pre_tokenizer_json, pre_tokenizer_name};
 use kind::Kind;
 use special::SpecialTokens;
 pub use vocab::TokenType;

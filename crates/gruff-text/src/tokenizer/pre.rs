@@ -58,6 +58,16 @@ impl Pre {
         TABLE.iter().find(|(names, _)| names.contains(&name)).map(|(_, pre)| *pre)
     }
 
+    /// Every name with what it stands for, the usual one of those that stand for the same first.
+    pub(crate) fn table() -> impl Iterator<Item = (&'static str, &'static Pre)> {
+        TABLE.iter().flat_map(|(names, pre)| names.iter().map(move |name| (*name, pre)))
+    }
+
+    /// Whether merges start from bytes, and nothing else is done to the text than cutting it.
+    pub(crate) fn is_byte_level(&self) -> bool {
+        matches!(self.alphabet, Alphabet::Bytes) && !self.escape_spaces
+    }
+
     /// Every name, in alphabetical order.
     pub(crate) fn names() -> Vec<&'static str> {
         let mut names: Vec<_> = TABLE.iter().flat_map(|(names, _)| names.iter().copied()).collect();
@@ -71,7 +81,14 @@ pub(crate) const DEFAULT: &str = "default";
 /// The one that goes with the model `gemma4`, whatever the file says.
 pub(crate) const GEMMA4: &str = "gemma4";
 
-const GPT2: Stage = Regex(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+");
+/// GPT-2's pattern, which a byte-level step of tokenizer.json applies unless told otherwise.
+pub(crate) const GPT2_PATTERN: &str =
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// How tokenizer.json writes [`Stage::ThousandsBeforeBorder`].
+pub(crate) const THOUSANDS_BEFORE_BORDER: &str = r"\d{1,3}(?=(?:\d{3})*\b)";
+
+const GPT2: Stage = Regex(GPT2_PATTERN);
 
 const LLAMA3: Stage = Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -137,7 +154,7 @@ const TABLE: &[Row] = &[
        "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling", "jina-v1-en",
        "jina-v2-code", "roberta-bpe"],
         Pre::new(&[GPT2])),
-    (&["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+    (&["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         Pre::new(&[DIGIT, GPT2])),
     (&["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"],
         Pre::new(&[LLAMA3]).ignore_merges().add_bos()),

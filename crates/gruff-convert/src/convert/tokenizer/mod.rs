@@ -1,0 +1,153 @@
+//! The tokenizer of a folder as GGUF metadata.
+
+mod byte_level;
+mod special;
+mod template;
+
+use std::path::Path;
+
+use gruff_gguf::{Metadata, Strings};
+use serde_json::Value;
+
+use crate::architecture::Config;
+use crate::json::Document;
+use crate::{Error, Result};
+
+/// `tokenizer.ggml.token_type`, with the numbers of SentencePiece's `Type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum TokenKind {
+    Normal = 1,
+    Control = 3,
+    UserDefined = 4,
+    Unused = 5,
+}
+
+/// The files that describe a tokenizer.
+pub(crate) struct Files {
+    /// `tokenizer.json`.
+    pub(crate) tokenizer: Option<Document>,
+    /// `tokenizer_config.json`.
+    pub(crate) config: Option<Document>,
+}
+
+impl Files {
+    fn read(folder: &Path) -> Result<Self> {
+        Ok(Files {
+            tokenizer: Document::read_optional(&folder.join("tokenizer.json"))?,
+            config: Document::read_optional(&folder.join("tokenizer_config.json"))?,
+        })
+    }
+}
+
+/// Describes the tokenizer of `folder` in `metadata`.
+pub(crate) fn describe(
+    folder: &Path,
+    config: &Config,
+    pre_tokenizer: Option<&str>,
+    metadata: &mut Metadata,
+) -> Result<()> {
+    let files = Files::read(folder)?;
+    let vocab = config.document.require_u32("vocab_size")? as usize;
+    let Some(tokenizer) = &files.tokenizer else {
+        return Err(Error::file(folder, "has no tokenizer.json; save the tokenizer with the model"));
+    };
+    byte_level::describe(tokenizer, &files, vocab, pre_tokenizer, metadata)?;
+    special::describe(&files, config, vocab, metadata)?;
+    template::describe(folder, &files, metadata)
+}
+
+/// A token that is found in the text before anything is split.
+pub(crate) struct AddedToken {
+    pub(crate) id: usize,
+    pub(crate) text: String,
+    pub(crate) special: bool,
+}
+
+impl AddedToken {
+    /// Some tokens that are structure are not marked so in published tokenizers.
+    pub(crate) fn kind(&self) -> TokenKind {
+        let text = &self.text;
+        let framed = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
+        let looks_special = matches!(text.as_str(), "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+            || framed("<|", "|>")
+            || framed("<｜", "｜>")
+            || framed("<unused", ">");
+        if self.special || looks_special { TokenKind::Control } else { TokenKind::UserDefined }
+    }
+}
+
+/// The added tokens of both files, those of tokenizer.json first.
+pub(crate) fn added_tokens(files: &Files) -> Result<Vec<AddedToken>> {
+    let mut tokens = Vec::new();
+    let flag = |token: &Value| token.get("special").and_then(Value::as_bool).unwrap_or(false);
+    let text = |token: &Value| token.get("content").and_then(Value::as_str).map(str::to_owned);
+    if let Some(document) = &files.tokenizer {
+        for token in document.get("added_tokens").and_then(Value::as_array).into_iter().flatten() {
+            let id = token.get("id").and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+            let Some((id, content)) = id.zip(text(token)) else {
+                return Err(document.refuse("added_tokens", "should have an id and a content each"));
+            };
+            tokens.push(AddedToken { id, text: content, special: flag(token) });
+        }
+    }
+    if let Some(document) = &files.config {
+        for (key, token) in
+            document.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten()
+        {
+            let Some((id, content)) = key.parse().ok().zip(text(token)) else {
+                let key = format!("added_tokens_decoder.{key}");
+                return Err(document.refuse(&key, "should be an id with a content"));
+            };
+            if !tokens.iter().any(|known: &AddedToken| known.id == id) {
+                tokens.push(AddedToken { id, text: content, special: flag(token) });
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// Tokens by id, with room for the places that no token has.
+pub(crate) struct Table {
+    tokens: Vec<Option<String>>,
+    kinds: Vec<TokenKind>,
+}
+
+impl Table {
+    pub(crate) fn new(vocab: usize) -> Self {
+        Table { tokens: vec![None; vocab], kinds: vec![TokenKind::Unused; vocab] }
+    }
+
+    /// Sets a token; its id must be one of the model's.
+    pub(crate) fn set(
+        &mut self,
+        document: &Document,
+        id: usize,
+        text: String,
+        kind: TokenKind,
+    ) -> Result<()> {
+        let vocab = self.tokens.len();
+        let Some((slot, own_kind)) = self.tokens.get_mut(id).zip(self.kinds.get_mut(id)) else {
+            let fault = format!("has {text:?} with id {id}, but the model has {vocab} tokens (vocab_size)");
+            return Err(Error::file(document.path(), fault));
+        };
+        *slot = Some(text);
+        *own_kind = kind;
+        Ok(())
+    }
+
+    /// Writes tokens and types.
+    pub(crate) fn describe(self, metadata: &mut Metadata) {
+        let bytes = self.tokens.iter().flatten().map(String::len).sum();
+        let mut strings = Strings::with_capacity(self.tokens.len(), bytes);
+        for (id, token) in self.tokens.iter().enumerate() {
+            match token {
+                Some(text) => strings.push(text),
+                None => strings.push(format!("[PAD{id}]")),
+            }
+        }
+        let kinds: Vec<i32> = self.kinds.iter().map(|kind| *kind as i32).collect();
+        metadata.insert("tokenizer.ggml.tokens", strings);
+        metadata.insert("tokenizer.ggml.token_type", kinds);
+    }
+}
