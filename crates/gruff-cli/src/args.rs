@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use gruff::floors::kernels::DType;
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, Dtype, FromCheckpoint, LoadOptions, Pretrained,
 };
+use gruff_eval::{Evaluator, EvaluatorOptions};
 
 use crate::console::Console;
 use crate::progress::DownloadProgress;
@@ -104,10 +106,10 @@ impl DtypeArg {
     }
 }
 
-/// What a model is computed with.
+/// What a model is computed with, whatever the context.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Computing")]
-pub(crate) struct ComputeArgs {
+pub(crate) struct DeviceArgs {
     /// Device: auto, cpu or reference
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
@@ -117,25 +119,57 @@ pub(crate) struct ComputeArgs {
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
-    /// Tokens that prompt and answer may have together; auto takes what the model and memory allow
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_context)]
-    ctx: Context,
     /// Memory that may be used, such as 4G [default: what the system has available]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 }
 
-impl ComputeArgs {
+impl DeviceArgs {
     /// Everything that these and the source's arguments say.
     pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
         LoadOptions {
             device: Some(self.device.clone()),
             threads: self.threads.map(NonZeroUsize::get),
             dtype: self.dtype.into(),
-            context: self.ctx,
             memory: self.memory,
             ..source.options()
         }
+    }
+
+    /// Loads a checkpoint for measuring.
+    pub(crate) fn evaluator(
+        &self,
+        source: &SourceArgs,
+        checkpoint: &Checkpoint,
+        console: &Console,
+    ) -> anyhow::Result<Evaluator> {
+        let tokenizer = source.tokenizer(checkpoint, console)?;
+        let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &self.options(source))?;
+        console.detail(format_args!("device: {}", model.device().name()));
+        let kv_dtype = match self.dtype {
+            DtypeArg::Auto => DType::F16,
+            DtypeArg::F32 => DType::F32,
+        };
+        let options = EvaluatorOptions { kv_dtype, memory: self.memory };
+        Ok(Evaluator::new(model.model().clone(), tokenizer.tokenizer().clone(), options))
+    }
+}
+
+/// What a model is computed with.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Computing")]
+pub(crate) struct ComputeArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Tokens that prompt and answer may have together; auto takes what the model and memory allow
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_context)]
+    ctx: Context,
+}
+
+impl ComputeArgs {
+    /// Everything that these and the source's arguments say.
+    pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
+        LoadOptions { context: self.ctx, ..self.device.options(source) }
     }
 
     /// Loads the model of a checkpoint.

@@ -1,4 +1,4 @@
-//! Progress bars: of downloads, and of files that are written.
+//! Progress bars: of downloads, of files that are written, of pieces of work.
 
 use std::sync::Mutex;
 
@@ -10,6 +10,7 @@ use crate::size::Bytes;
 
 const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 const PERCENT: &str = "{msg} [{bar:30}] {percent}% {eta}";
+const COUNTER: &str = "{msg} [{bar:30}] {pos}/{len} {eta}";
 const SPINNER: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
 
 /// Draws a bar on a terminal; elsewhere writes a line when a file begins.
@@ -119,5 +120,38 @@ impl gruff::floors::convert::Progress for ConversionProgress {
                 bar.finish_and_clear();
             }
         });
+    }
+}
+
+/// A bar that counts pieces of work, on a terminal; elsewhere nothing.
+pub(crate) struct Counter {
+    bar: ProgressBar,
+}
+
+impl Counter {
+    pub(crate) fn new(console: &Console, what: &'static str) -> Self {
+        let bar = if console.is_terminal() && !console.is_quiet() {
+            ProgressBar::new(0)
+        } else {
+            ProgressBar::hidden()
+        };
+        if let Ok(style) = ProgressStyle::with_template(COUNTER) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what);
+        Self { bar }
+    }
+
+    /// So many of so many pieces are done. `line` may write to a terminal meanwhile: the bar makes room for it.
+    pub(crate) fn advance<T>(&self, done: usize, total: usize, line: impl FnOnce() -> T) -> T {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(done as u64);
+        self.bar.suspend(line)
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }

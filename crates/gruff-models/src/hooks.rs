@@ -1,4 +1,4 @@
-//! Functions that see or replace a module's output.
+//! Functions that see or replace a module's output, and functions that see a matrix's input.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,23 +19,90 @@ pub struct HookContext<'a> {
     pub step: &'a Step,
 }
 
+/// What a hook is told about the input it sees.
+#[derive(Clone, Copy, Debug)]
+pub struct InputContext<'a> {
+    /// The full name of the module that owns the matrix: `model.layers.3.mlp.up_proj`. Where one tensor stacks
+    /// the rows of several, the stack: `model.layers.3.self_attn.qkv_proj`; for a head that is the embedding
+    /// table, `model.embed_tokens`. So [`Names::gguf`](crate::Names::gguf) leads to the tensor.
+    pub module: &'a str,
+    /// The layer's number, inside a layer.
+    pub layer: Option<usize>,
+    /// The step that is running: which rows belong to which sequence.
+    pub step: &'a Step,
+    /// Who reads which row, where the matrix is a stack of experts.
+    pub experts: Option<RoutedRows<'a>>,
+}
+
+/// Which experts read the rows of an input.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutedRows<'a> {
+    /// `[T, used]` i32: the experts of each token. Where the input has one row a token, each of them reads it;
+    /// where it has `T * used` rows, row `t * used + i` is read by `ids[t, i]`.
+    pub ids: &'a Tensor,
+    /// Experts in the stack.
+    pub count: usize,
+}
+
 /// What a hook says went wrong.
 type HookError = Box<dyn std::error::Error + Send + Sync>;
 
-type HookFn = dyn Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync;
+type OutputFn = dyn Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync;
+type InputFn = dyn Fn(&InputContext, &Tensor) -> Result<(), HookError> + Send + Sync;
 
-struct Hook {
+struct Hook<F: ?Sized> {
     id: usize,
     pattern: String,
-    call: Arc<HookFn>,
+    call: Arc<F>,
+}
+
+/// Hooks of one kind, in the order in which they came.
+struct List<F: ?Sized>(RwLock<Vec<Hook<F>>>);
+
+impl<F: ?Sized> Default for List<F> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<F: ?Sized> List<F> {
+    fn push(&self, id: usize, pattern: &str, call: Arc<F>) {
+        let mut hooks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        hooks.push(Hook { id, pattern: pattern.to_owned(), call });
+    }
+
+    /// How many hooks have this number: none or one.
+    fn remove(&self, id: usize) -> usize {
+        let mut hooks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = hooks.len();
+        hooks.retain(|hook| hook.id != id);
+        before - hooks.len()
+    }
+
+    fn matching(&self, module: &str) -> Vec<Arc<F>> {
+        let hooks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        hooks.iter().filter(|hook| matches(&hook.pattern, module)).map(|hook| hook.call.clone()).collect()
+    }
+
+    fn patterns(&self) -> Vec<String> {
+        let hooks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        hooks.iter().map(|hook| hook.pattern.clone()).collect()
+    }
 }
 
 #[derive(Default)]
 struct Registry {
-    hooks: RwLock<Vec<Hook>>,
-    /// Hooks in the list, readable without the lock.
+    outputs: List<OutputFn>,
+    inputs: List<InputFn>,
+    /// Hooks of both kinds, readable without a lock.
     len: AtomicUsize,
     next_id: AtomicUsize,
+}
+
+impl Registry {
+    fn next_id(&self) -> usize {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// The hooks of one model.
@@ -61,10 +128,27 @@ impl Hooks {
     where
         F: Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync + 'static,
     {
-        let id = self.registry.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut hooks = self.registry.hooks.write().unwrap_or_else(PoisonError::into_inner);
-        hooks.push(Hook { id, pattern: pattern.to_owned(), call: Arc::new(hook) });
-        self.registry.len.store(hooks.len(), Ordering::Release);
+        let id = self.registry.next_id();
+        self.registry.outputs.push(id, pattern, Arc::new(hook));
+        self.guard(id)
+    }
+
+    /// Calls `hook` with what enters the matrix of every linear module whose name matches `pattern`, until the
+    /// guard is dropped: `[T, inputs]` f32, before any rounding, as torch's forward pre-hooks see it. Looking at
+    /// inputs changes neither results nor which operations run.
+    ///
+    /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
+    pub fn on_input<F>(&self, pattern: &str, hook: F) -> HookGuard
+    where
+        F: Fn(&InputContext, &Tensor) -> Result<(), HookError> + Send + Sync + 'static,
+    {
+        let id = self.registry.next_id();
+        self.registry.inputs.push(id, pattern, Arc::new(hook));
+        self.guard(id)
+    }
+
+    fn guard(&self, id: usize) -> HookGuard {
+        self.registry.len.fetch_add(1, Ordering::Release);
         HookGuard { registry: self.registry.clone(), id }
     }
 
@@ -75,13 +159,13 @@ impl Hooks {
 
     /// Whether any hook would see this module's output.
     pub(crate) fn observe(&self, module: &str) -> bool {
-        !self.matching(module).is_empty()
+        !self.registry.outputs.matching(module).is_empty()
     }
 
     /// Shows `output` to the hooks on `context.module`, and copies into it what they put in its place: the
     /// pass goes on to write into the output, which must not reach a tensor that is the hook's.
     pub(crate) fn apply(&self, context: &HookContext, output: &Tensor) -> Result<()> {
-        for call in self.matching(context.module) {
+        for call in self.registry.outputs.matching(context.module) {
             let fail = |source| Error::Hook { module: context.module.to_owned(), source };
             if let Some(replacement) = call(context, output).map_err(fail)?
                 && !replacement.same_view(output)
@@ -93,16 +177,22 @@ impl Hooks {
         Ok(())
     }
 
-    fn matching(&self, module: &str) -> Vec<Arc<HookFn>> {
-        let hooks = self.registry.hooks.read().unwrap_or_else(PoisonError::into_inner);
-        hooks.iter().filter(|hook| matches(&hook.pattern, module)).map(|hook| hook.call.clone()).collect()
+    /// Shows what enters the matrix of `context.module` to the hooks on it.
+    pub(crate) fn show_input(&self, context: &InputContext, x: &Tensor) -> Result<()> {
+        for call in self.registry.inputs.matching(context.module) {
+            call(context, x).map_err(|source| Error::Hook { module: context.module.to_owned(), source })?;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Debug for Hooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hooks = self.registry.hooks.read().unwrap_or_else(PoisonError::into_inner);
-        f.debug_list().entries(hooks.iter().map(|hook| &hook.pattern)).finish()
+        let Registry { outputs, inputs, .. } = &*self.registry;
+        f.debug_struct("Hooks")
+            .field("outputs", &outputs.patterns())
+            .field("inputs", &inputs.patterns())
+            .finish()
     }
 }
 
@@ -115,9 +205,8 @@ pub struct HookGuard {
 
 impl Drop for HookGuard {
     fn drop(&mut self) {
-        let mut hooks = self.registry.hooks.write().unwrap_or_else(PoisonError::into_inner);
-        hooks.retain(|hook| hook.id != self.id);
-        self.registry.len.store(hooks.len(), Ordering::Release);
+        let Registry { outputs, inputs, len, .. } = &*self.registry;
+        len.fetch_sub(outputs.remove(self.id) + inputs.remove(self.id), Ordering::Release);
     }
 }
 

@@ -22,7 +22,7 @@ mod qwen35;
 
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
-pub use hooks::{HookContext, HookGuard, Hooks};
+pub use hooks::{HookContext, HookGuard, Hooks, InputContext, RoutedRows};
 pub use load::{load, names, supported_architectures};
 pub use model::{Model, ModelBase, ModelConfig};
 pub use names::Names;

@@ -119,3 +119,87 @@ fn faults_of_hooks_are_told() {
     let error = run();
     assert!(error.contains("hook on model.norm") && error.contains("[1, 8]"), "{error}");
 }
+
+/// Tensors whose inputs were seen, how often, with the shape of the input and of the experts' ids.
+type Seen = Vec<(String, Vec<usize>, Option<(Vec<usize>, usize)>)>;
+
+fn inputs_seen(file: &File, ids: &[u32]) -> Seen {
+    let model = file.load(&cpu(Activations::Int8));
+    let plain = logits(&*model, DType::F16, ids);
+    let seen = Arc::new(Mutex::new(Seen::new()));
+    let (kept, names) = (seen.clone(), model.names());
+    let guard = model.hooks().on_input("*", move |context, x| {
+        let tensor = format!("{}.weight", names.gguf(context.module).ok_or("not in the table")?);
+        assert_eq!(context.layer.is_some(), tensor.starts_with("blk."), "{tensor}");
+        assert!(x.to_vec_f32()?.iter().all(|value| value.is_finite()), "{tensor}");
+        let experts = context.experts.map(|experts| (experts.ids.shape().to_vec(), experts.count));
+        kept.lock().expect("not poisoned").push((tensor, x.shape().to_vec(), experts));
+        Ok(())
+    });
+    assert!(logits(&*model, DType::F16, ids) == plain, "looking changes no bit");
+    drop(guard);
+    assert!(model.hooks().is_empty());
+    std::mem::take(&mut *seen.lock().expect("not poisoned"))
+}
+
+#[test]
+fn the_input_of_every_matrix_is_seen_once() {
+    for architecture in ARCHITECTURES {
+        let file = File::new(architecture, BlockType::Q8_0);
+        let mut seen = inputs_seen(&file, &ids(1, 33));
+        seen.sort();
+        let tied = !file.tensors.iter().any(|tensor| tensor.name == "output.weight");
+        let mut expected: Seen = file
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.shape.len() > 1 || tensor.name.ends_with("ffn_gate_inp_shexp.weight"))
+            .filter(|tensor| !tensor.name.ends_with("ssm_conv1d.weight"))
+            .filter(|tensor| tied || tensor.name != "token_embd.weight")
+            .map(|tensor| {
+                let routed = tensor.shape.len() == 3;
+                let rows = if tensor.name.ends_with("down_exps.weight") { 66 } else { 33 };
+                let experts = routed.then(|| (vec![33, 2], 4));
+                (tensor.name.clone(), vec![rows, tensor.shape[0] as usize], experts)
+            })
+            .collect();
+        expected.sort();
+        assert_eq!(seen, expected, "{architecture}");
+    }
+}
+
+#[test]
+fn a_stack_of_matrices_has_one_input() {
+    let mut file = File::new("llama", BlockType::Q8_0);
+    file.fuse(
+        &["blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"],
+        "blk.0.attn_qkv.weight",
+    );
+    let seen = inputs_seen(&file, &ids(2, 9));
+    let times = |name: &str| seen.iter().filter(|(tensor, ..)| tensor == name).count();
+    assert_eq!((times("blk.0.attn_qkv.weight"), times("blk.0.attn_q.weight")), (1, 0));
+    assert_eq!(times("blk.1.attn_q.weight"), 1);
+}
+
+#[test]
+fn an_input_is_the_norms_output() {
+    let model = File::new("qwen3", BlockType::Q8_0).load(&cpu(Activations::Int8));
+    let values = [Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new()))];
+    let [output, input] = values.clone();
+    let _norm = model.hooks().on("model.layers.1.post_attention_layernorm", move |_, x| {
+        *output.lock().expect("not poisoned") = x.to_vec_f32()?;
+        Ok(None)
+    });
+    let _up = model.hooks().on_input("model.layers.1.mlp.up_proj", move |_, x| {
+        *input.lock().expect("not poisoned") = x.to_vec_f32()?;
+        Ok(())
+    });
+    logits(&*model, DType::F16, &ids(3, 10));
+    let [output, input] = values.map(|values| std::mem::take(&mut *values.lock().expect("not poisoned")));
+    assert!(!output.is_empty() && output == input);
+    let _fault = model.hooks().on_input("*.down_proj", |_, _| Err("enough".into()));
+    let mut caches = common::caches(&*model, DType::F16, 1, 8, 0);
+    let part = gruff_kernels::StepSequence { len: 2, past: 0, slot: 0, pages: vec![0] };
+    let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");
+    let error = model.forward(&step, &mut caches).expect_err("refused").to_string();
+    assert_eq!(error, "hook on model.layers.0.mlp.down_proj: enough");
+}

@@ -1,14 +1,17 @@
 //! The commands, one file each.
 
 pub(crate) mod bench;
+mod compare;
 mod completions;
 mod convert;
 mod detokenize;
 mod doctor;
 mod download;
+mod imatrix;
 mod inspect;
 mod list;
 mod logits;
+mod perplexity;
 mod render;
 mod run;
 mod tokenize;
@@ -47,6 +50,9 @@ pub(crate) enum Command {
     Render(render::Render),
     Bench(Box<bench::Bench>),
     Logits(logits::Logits),
+    Perplexity(Box<perplexity::Perplexity>),
+    Imatrix(imatrix::Imatrix),
+    Compare(compare::Compare),
     Doctor(doctor::Doctor),
     Download(download::Download),
     List(list::List),

@@ -98,9 +98,21 @@ fn completions_and_help_are_there() {
     }
     assert!(gruff.ok(&["--version"]).starts_with("gruff "));
     let help = gruff.ok(&["--help"]);
-    for command in
-        ["run", "inspect", "tokenize", "render", "bench", "logits", "doctor", "download", "list", "convert"]
-    {
+    for command in [
+        "run",
+        "inspect",
+        "tokenize",
+        "render",
+        "bench",
+        "logits",
+        "doctor",
+        "download",
+        "list",
+        "convert",
+        "perplexity",
+        "imatrix",
+        "compare",
+    ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}");
         assert!(gruff.ok(&[command, "--help"]).contains("Usage:"), "{command}");
     }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod errors;
+mod evaluate;
 mod files;
 mod gruff;
 mod run;

@@ -21,6 +21,10 @@ impl Embedding {
         Ok(Self { weight, name: w.name().to_owned(), scale })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn weight(&self) -> &PackedTensor {
         &self.weight
     }

@@ -1,10 +1,10 @@
 //! What is the same for every module during one forward pass.
 
 use gruff_kernels::rope::RopeSpec;
-use gruff_kernels::{DType, Device, Step, Tensor};
+use gruff_kernels::{Activation, DType, Device, Step, Tensor};
 
 use super::RopeTable;
-use crate::{HookContext, Hooks, ModelBase, Result};
+use crate::{HookContext, Hooks, InputContext, ModelBase, Result, RoutedRows};
 
 /// One forward pass: its step, and the hooks that watch it.
 pub(crate) struct Forward<'a> {
@@ -43,8 +43,18 @@ impl<'a> Forward<'a> {
     /// Shows a module's output to its hooks, which may write another in its place.
     pub(crate) fn output(&self, module: &str, output: &Tensor) -> Result<()> {
         let Some(hooks) = self.hooks else { return Ok(()) };
-        let layer = module.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
-        let layer = layer.and_then(|number| number.parse().ok());
-        hooks.apply(&HookContext { module, layer, step: self.step }, output)
+        hooks.apply(&HookContext { module, layer: layer_of(module), step: self.step }, output)
     }
+
+    /// Shows what enters the matrix of `module` to its hooks.
+    pub(crate) fn input(&self, module: &str, x: &Activation, experts: Option<RoutedRows>) -> Result<()> {
+        let Some(hooks) = self.hooks else { return Ok(()) };
+        let context = InputContext { module, layer: layer_of(module), step: self.step, experts };
+        hooks.show_input(&context, x.tensor())
+    }
+}
+
+/// The number in `model.layers.3.mlp`.
+fn layer_of(module: &str) -> Option<usize> {
+    module.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
 }

@@ -25,7 +25,7 @@ impl Head {
         let lm_head = if w.exists() {
             Linear::load(w, config.vocab_size, config.hidden_size)?
         } else {
-            Linear::shared("lm_head", embed_tokens.weight())
+            Linear::shared("lm_head", embed_tokens.name(), embed_tokens.weight())
         };
         let norm = RmsNorm::load(weights.module("model.norm"), config.hidden_size, config.rms_norm_eps)?;
         Ok(Self { norm, lm_head, softcap })
@@ -34,7 +34,7 @@ impl Head {
     /// Logits `[R, vocab]` of the rows that the step asks for.
     pub(crate) fn forward(&self, cx: &Forward, x: Residual) -> Result<Tensor> {
         if cx.step.output_rows().is_empty() {
-            return Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.weight().rows()])?);
+            return Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.outputs()])?);
         }
         let h = x.output_rows(cx)?.norm(cx, &self.norm)?;
         let logits = self.lm_head.forward(cx, &Activation::new(&h)?)?;

@@ -1,14 +1,17 @@
-use gruff_kernels::matmul::{self, Projection};
+use gruff_kernels::matmul::{self, Glu, Projection};
 use gruff_kernels::{Activation, PackedTensor, Tensor};
 
 use super::Forward;
 use crate::Result;
 use crate::weights::Module;
 
-/// A packed matrix with an optional bias.
+/// A packed matrix with an optional bias. Products with it are made here only, so that none is hidden from
+/// those who watch its inputs.
 #[derive(Debug)]
 pub(crate) struct Linear {
     name: String,
+    /// The module that owns the matrix, where that is another.
+    owner: String,
     weight: PackedTensor,
     bias: Option<Tensor>,
 }
@@ -16,12 +19,13 @@ pub(crate) struct Linear {
 impl Linear {
     /// `[outputs, inputs]`, with a bias where the file has one.
     pub(crate) fn load(w: Module, outputs: usize, inputs: usize) -> Result<Self> {
-        Ok(Self { weight: w.matrix(outputs, inputs)?, bias: w.bias(outputs)?, name: w.name().to_owned() })
+        let (weight, bias) = (w.matrix(outputs, inputs)?, w.bias(outputs)?);
+        Ok(Self { weight, bias, name: w.name().to_owned(), owner: w.name().to_owned() })
     }
 
-    /// A matrix that another module owns.
-    pub(crate) fn shared(name: &str, weight: &PackedTensor) -> Self {
-        Self { name: name.to_owned(), weight: weight.clone(), bias: None }
+    /// A matrix that the module `owner` owns.
+    pub(crate) fn shared(name: &str, owner: &str, weight: &PackedTensor) -> Self {
+        Self { name: name.to_owned(), owner: owner.to_owned(), weight: weight.clone(), bias: None }
     }
 
     /// Several matrices that read one input, from their own tensors or from one that stacks their rows:
@@ -42,7 +46,7 @@ impl Linear {
             let weight = all.weight.narrow_rows(start, outputs)?;
             let bias = all.bias.as_ref().map(|bias| bias.narrow(0, start, outputs)).transpose()?;
             start += outputs;
-            Ok(Self { name: w.module(name).name().to_owned(), weight, bias })
+            Ok(Self { name: w.module(name).name().to_owned(), owner: all.owner.clone(), weight, bias })
         })
     }
 
@@ -50,12 +54,13 @@ impl Linear {
         &self.name
     }
 
-    pub(crate) fn weight(&self) -> &PackedTensor {
-        &self.weight
+    /// Rows of the matrix.
+    pub(crate) fn outputs(&self) -> usize {
+        self.weight.rows()
     }
 
-    pub(crate) fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
+    pub(crate) fn has_bias(&self) -> bool {
+        self.bias.is_some()
     }
 
     /// `[T, inputs] -> [T, outputs]`.
@@ -76,12 +81,37 @@ impl Linear {
             bias: linears[i].bias.as_ref(),
             out: &outs[i],
         });
+        show(cx, x, &linears)?;
         matmul::linear_many(x, &projections)?;
         for (linear, out) in linears.iter().zip(&outs) {
             cx.output(&linear.name, out)?;
         }
         Ok(outs)
     }
+
+    /// Adds `[T, inputs] -> [T, outputs]` to `sum`; only for matrices without a bias.
+    pub(crate) fn add_to(&self, cx: &Forward, x: &Activation, sum: &Tensor) -> Result<()> {
+        show(cx, x, &[self])?;
+        Ok(matmul::linear_add(x, &self.weight, sum)?)
+    }
+
+    /// `glu(gate(x)) * up(x)` as one operation; only for matrices without a bias.
+    pub(crate) fn glu(cx: &Forward, x: &Activation, gate: &Self, up: &Self, glu: Glu) -> Result<Tensor> {
+        show(cx, x, &[gate, up])?;
+        let out = cx.scratch(&[x.rows(), gate.outputs()])?;
+        matmul::linear_glu(x, &gate.weight, &up.weight, glu, &out)?;
+        Ok(out)
+    }
+}
+
+/// Shows the input of several matrices, once for those that one module owns.
+fn show(cx: &Forward, x: &Activation, linears: &[&Linear]) -> Result<()> {
+    for (index, linear) in linears.iter().enumerate() {
+        if index == 0 || linears[index - 1].owner != linear.owner {
+            cx.input(&linear.owner, x, None)?;
+        }
+    }
+    Ok(())
 }
 
 /// `array::map` for functions that may fail.

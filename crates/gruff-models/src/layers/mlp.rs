@@ -1,4 +1,4 @@
-use gruff_kernels::matmul::{self, Glu};
+use gruff_kernels::matmul::Glu;
 use gruff_kernels::{Activation, Tensor, elementwise};
 
 use super::{Branch, Forward, Linear};
@@ -32,15 +32,13 @@ impl Mlp {
     /// `[T, hidden] -> [T, intermediate]`.
     fn hidden(&self, cx: &Forward, x: &Activation) -> Result<Tensor> {
         let Self { gate_proj, up_proj, glu, .. } = self;
-        let biased = gate_proj.bias().is_some() || up_proj.bias().is_some();
+        let biased = gate_proj.has_bias() || up_proj.has_bias();
         if biased || cx.observes(gate_proj.name()) || cx.observes(up_proj.name()) {
             let [gate, up] = Linear::forward_many(cx, x, [gate_proj, up_proj])?;
             let out = cx.scratch(gate.shape())?;
             elementwise::glu(&gate, &up, *glu, &out)?;
             return Ok(out);
         }
-        let out = cx.scratch(&[x.rows(), gate_proj.weight().rows()])?;
-        matmul::linear_glu(x, gate_proj.weight(), up_proj.weight(), *glu, &out)?;
-        Ok(out)
+        Linear::glu(cx, x, gate_proj, up_proj, *glu)
     }
 }

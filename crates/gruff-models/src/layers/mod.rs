@@ -6,6 +6,7 @@
 mod attention;
 mod decoder_layer;
 mod embedding;
+mod experts;
 mod feed_forward;
 mod forward;
 mod gated_delta_net;
@@ -20,6 +21,7 @@ mod rope;
 pub(crate) use attention::{Attention, AttentionConfig};
 pub(crate) use decoder_layer::DecoderLayer;
 pub(crate) use embedding::Embedding;
+pub(crate) use experts::ExpertStack;
 pub(crate) use feed_forward::{FeedForward, FeedForwardConfig};
 pub(crate) use forward::Forward;
 pub(crate) use gated_delta_net::{GatedDeltaNet, GatedDeltaNetConfig};

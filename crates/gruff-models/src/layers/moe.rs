@@ -1,8 +1,8 @@
 use gruff_kernels::matmul::Glu;
 use gruff_kernels::moe::{self, Routing};
-use gruff_kernels::{Activation, DType, PackedTensor, Tensor, elementwise};
+use gruff_kernels::{Activation, DType, Tensor, elementwise};
 
-use super::{Branch, Forward, Linear, Mlp};
+use super::{Branch, ExpertStack, Forward, Linear, Mlp};
 use crate::Result;
 use crate::keys::Keys;
 use crate::weights::Module;
@@ -68,9 +68,9 @@ pub(crate) struct Moe {
     experts: String,
     /// The router.
     gate: Linear,
-    gate_proj: PackedTensor,
-    up_proj: PackedTensor,
-    down_proj: PackedTensor,
+    gate_proj: ExpertStack,
+    up_proj: ExpertStack,
+    down_proj: ExpertStack,
     routing: Routing,
     shared: Option<SharedExpert>,
 }
@@ -89,10 +89,10 @@ impl Moe {
         let stacks = w.module("experts");
         let fused = stacks.module("gate_up_proj");
         let (gate_proj, up_proj) = if fused.exists() {
-            let both = fused.packed([experts, 2 * width, hidden_size])?;
-            (both.narrow_rows(0, width)?, both.narrow_rows(width, width)?)
+            let both = ExpertStack::load(fused, [experts, 2 * width, hidden_size])?;
+            (both.narrow_outputs(0, width)?, both.narrow_outputs(width, width)?)
         } else {
-            let stack = |name| stacks.module(name).packed([experts, width, hidden_size]);
+            let stack = |name| ExpertStack::load(stacks.module(name), [experts, width, hidden_size]);
             (stack("gate_proj")?, stack("up_proj")?)
         };
         let shared = config.shared_intermediate_size.map(|width| -> Result<_> {
@@ -103,7 +103,7 @@ impl Moe {
         });
         Ok(Self {
             gate: Linear::load(w.module("gate"), experts, hidden_size)?,
-            down_proj: stacks.module("down_proj").packed([experts, hidden_size, width])?,
+            down_proj: ExpertStack::load(stacks.module("down_proj"), [experts, hidden_size, width])?,
             name: w.name().to_owned(),
             experts: stacks.name().to_owned(),
             routing: config.routing,
@@ -128,10 +128,8 @@ impl Moe {
         let weights = cx.scratch(&[tokens, used])?;
         moe::route(&logits, &self.routing, &ids, &weights)?;
 
-        let hidden = cx.scratch(&[tokens * used, self.gate_proj.rows()])?;
-        moe::experts_glu(&h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu, &hidden)?;
-        let out = cx.scratch(x.shape())?;
-        moe::experts_combine(&Activation::new(&hidden)?, &ids, &weights, &self.down_proj, &out)?;
+        let hidden = ExpertStack::glu(cx, &h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
+        let out = self.down_proj.combine(cx, &Activation::new(&hidden)?, &ids, &weights)?;
         cx.output(&self.experts, &out)?;
 
         if let (Some(shared), Some(gate)) = (&self.shared, shared_gate) {

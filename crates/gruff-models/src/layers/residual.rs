@@ -1,4 +1,4 @@
-use gruff_kernels::{Activation, Tensor, elementwise, matmul, norm};
+use gruff_kernels::{Activation, Tensor, elementwise, norm};
 
 use super::{Forward, Linear, RmsNorm};
 use crate::Result;
@@ -49,9 +49,9 @@ impl Residual {
         self.flush()?;
         match branch {
             Branch::Linear { name, x, projection }
-                if projection.bias().is_none() && !cx.observes(name) && !cx.observes(projection.name()) =>
+                if !projection.has_bias() && !cx.observes(name) && !cx.observes(projection.name()) =>
             {
-                matmul::linear_add(&Activation::new(&x)?, projection.weight(), &self.x)?;
+                projection.add_to(cx, &Activation::new(&x)?, &self.x)?;
             }
             branch => self.pending = Some(branch.value(cx)?),
         }
