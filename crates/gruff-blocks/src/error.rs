@@ -43,12 +43,34 @@ pub enum Error {
         /// How many values were given or asked for.
         values: usize,
     },
-    /// This build unpacks the type but has no packer for it.
-    #[error(
-        "{block_type} blocks can be read but not written; pack to Q8_0, Q4_K or another simple type instead"
-    )]
+    /// The type cannot be made this way.
+    #[error("{block_type} blocks can be read but not written; choose another type")]
     CannotPack {
         /// The type asked for.
         block_type: BlockType,
+    },
+    /// A value that no type can hold.
+    #[error("value {at} is {value}; only finite numbers can be quantized")]
+    NotFinite {
+        /// Which of the values given.
+        at: usize,
+        /// The value as text: infinities and NaN are not equal to themselves.
+        value: String,
+    },
+    /// A value that the type's half-precision scale does not reach.
+    #[error("{value}, among the {} values from {at}, is beyond what the scales of {block_type} can reach; keep the tensor in F32 or BF16", block_type.values())]
+    TooLarge {
+        /// The type asked for.
+        block_type: BlockType,
+        /// The first value of the block.
+        at: usize,
+        /// The largest magnitude in the block.
+        value: String,
+    },
+    /// Importance that does not belong to the rows.
+    #[error("the importance {fault}")]
+    Importance {
+        /// What is wrong with it.
+        fault: String,
     },
 }

@@ -5,6 +5,7 @@
 //! byte-aligned fields ([`legacy::Q4_0`], [`k_quants::Q4_K`], ..) that implements [`Block`], and the constants that a
 //! fast kernel needs (code books, sign and scale decoding) stand beside them.
 
+mod arrange;
 pub mod binary;
 mod block;
 pub mod codebooks;
@@ -14,6 +15,7 @@ pub mod k_quants;
 pub mod legacy;
 pub mod microscaling;
 mod pack;
+mod quantize;
 mod scalar;
 pub mod synthetic;
 pub mod ternary;

@@ -3,9 +3,9 @@
 //! The legacy types come out bit-equal to those of the `gguf` Python package. `Q4_K`, `Q5_K` and `Q6_K` take the range of each
 //! sub-block as it is, without the search for better scales that a quantizer of checkpoints makes.
 
-use bytemuck::Zeroable;
 use half::{bf16, f16};
 
+use crate::arrange::{fifth_bits, fifth_bits_k5, nibbles, nibbles_k4, six_bits};
 use crate::block::F16;
 use crate::k_quants::{Q4_K, Q5_K, Q6_K, SUPER_BLOCK, pack_scale_min_k4};
 use crate::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -61,7 +61,7 @@ fn inverse(x: f32) -> f32 {
 }
 
 /// The value furthest from 0, the first of several.
-fn extreme(values: &[f32]) -> f32 {
+pub(crate) fn extreme(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |best: f32, value| if value.abs() > best.abs() { *value } else { best })
 }
 
@@ -85,15 +85,6 @@ fn affine(values: &[f32; 32], top: u8) -> (f32, f32, [u8; 32]) {
     let id = inverse(d);
     let q = values.map(|value| (((value - low) * id + 0.5) as u8).min(top));
     (d, low, q)
-}
-
-fn nibbles(q: &[u8; 32]) -> [u8; 16] {
-    std::array::from_fn(|j| q[j] & 15 | q[j + 16] << 4)
-}
-
-fn fifth_bits(q: &[u8; 32]) -> [u8; 4] {
-    let bits = (0..32).fold(0, |bits: u32, i| bits | u32::from(q[i] >> 4) << i);
-    bits.to_le_bytes()
 }
 
 fn q4_0(values: &[f32; 32]) -> Q4_0 {
@@ -143,14 +134,6 @@ fn affine_k4(values: &[f32; SUPER_BLOCK], top: u8) -> (F16, F16, [u8; 12], [u8; 
     (d, dmin, pack_scale_min_k4(&scales, &mins), q)
 }
 
-/// The low 4 bits of quants as Q4_K and Q5_K arrange them.
-fn nibbles_k4(q: &[u8; SUPER_BLOCK]) -> [u8; 128] {
-    std::array::from_fn(|k| {
-        let i = 64 * (k / 32) + k % 32;
-        q[i] & 15 | q[i + 32] << 4
-    })
-}
-
 fn q4_k(values: &[f32; SUPER_BLOCK]) -> Q4_K {
     let (d, dmin, scales, q) = affine_k4(values, 15);
     Q4_K { d, dmin, scales, qs: nibbles_k4(&q) }
@@ -158,22 +141,20 @@ fn q4_k(values: &[f32; SUPER_BLOCK]) -> Q4_K {
 
 fn q5_k(values: &[f32; SUPER_BLOCK]) -> Q5_K {
     let (d, dmin, scales, q) = affine_k4(values, 31);
-    let qh = std::array::from_fn(|j| (0..8).fold(0, |bits, k| bits | q[32 * k + j] >> 4 << k));
-    Q5_K { d, dmin, scales, qh, qs: nibbles_k4(&q) }
+    Q5_K { d, dmin, scales, qh: fifth_bits_k5(&q), qs: nibbles_k4(&q) }
 }
 
 fn q6_k(values: &[f32; SUPER_BLOCK]) -> Q6_K {
     let steps: [f32; 16] = std::array::from_fn(|j| extreme(&values[16 * j..16 * (j + 1)]) / -32.0);
     let d = F16::from(extreme(&steps) / -128.0);
     let id = inverse(d.get());
-    let mut block = Q6_K { d, scales: steps.map(|step| (step * id).round() as i8), ..Q6_K::zeroed() };
-    for (i, value) in values.iter().enumerate() {
-        let step = d.get() * f32::from(block.scales[i / 16]);
-        let q = ((value * inverse(step)).round().clamp(-32.0, 31.0) + 32.0) as u8;
-        block.ql[64 * (i / 128) + i % 64] |= (q & 15) << (4 * (i / 64 % 2));
-        block.qh[32 * (i / 128) + i % 32] |= (q >> 4) << (2 * (i / 32 % 4));
-    }
-    block
+    let scales = steps.map(|step| (step * id).round() as i8);
+    let q = std::array::from_fn(|i| {
+        let step = d.get() * f32::from(scales[i / 16]);
+        ((values[i] * inverse(step)).round().clamp(-32.0, 31.0) + 32.0) as u8
+    });
+    let (ql, qh) = six_bits(&q);
+    Q6_K { ql, qh, scales, d }
 }
 
 #[cfg(test)]
