@@ -73,4 +73,18 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// No preset has this name.
+    #[error("there is no preset called {name:?}; the presets are {}", crate::mix::Preset::ALL.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "))]
+    UnknownPreset {
+        /// The name asked for.
+        name: String,
+    },
+    /// A tensor of experts whose name does not tell its layer.
+    #[error("the name {name:?} does not begin with blk.N. for a layer N below {layers}")]
+    Layer {
+        /// The tensor's name.
+        name: String,
+        /// The model's layers.
+        layers: u32,
+    },
 }

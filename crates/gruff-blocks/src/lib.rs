@@ -14,6 +14,7 @@ pub mod iq;
 pub mod k_quants;
 pub mod legacy;
 pub mod microscaling;
+pub mod mix;
 mod pack;
 mod quantize;
 mod scalar;
