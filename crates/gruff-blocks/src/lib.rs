@@ -25,4 +25,5 @@ mod unpack;
 
 pub use block::{Block, F16, U16};
 pub use error::Error;
+pub use quantize::check_finite;
 pub use types::BlockType;

@@ -36,6 +36,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::Perplexity(command) => command.run(console),
         Command::Imatrix(command) => command.run(console),
         Command::Compare(command) => command.run(console),
+        Command::Quantize(command) => command.run(console),
         Command::Doctor(command) => command.run(console),
         Command::Download(command) => command.run(console),
         Command::List(command) => command.run(console),

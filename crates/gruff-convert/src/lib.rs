@@ -6,6 +6,7 @@ mod error;
 mod json;
 mod layout;
 mod progress;
+pub mod quantize;
 pub mod safetensors;
 mod stream;
 

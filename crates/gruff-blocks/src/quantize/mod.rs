@@ -44,10 +44,7 @@ impl BlockType {
             return Err(Error::RowLength { block_type: self, values: row });
         }
         self.check_lengths(out.len(), values.len())?;
-        if !all_finite(values) {
-            let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-            return Err(Error::NotFinite { at, value: values[at].to_string() });
-        }
+        check_finite(values)?;
         let importance = importance.map(|importance| prepare(importance, row)).transpose()?;
         let importance = importance.as_deref();
         match (self, importance) {
@@ -85,6 +82,20 @@ impl BlockType {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that every value is a finite number.
+///
+/// # Errors
+/// [`Error::NotFinite`] names the first that is not.
+pub fn check_finite(values: &[f32]) -> Result<(), Error> {
+    if all_finite(values) {
+        return Ok(());
+    }
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(Error::NotFinite { at, value: values[at].to_string() }),
+        None => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod inspect;
 mod list;
 mod logits;
 mod perplexity;
+mod quantize;
 mod render;
 mod run;
 mod tokenize;
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Perplexity(Box<perplexity::Perplexity>),
     Imatrix(imatrix::Imatrix),
     Compare(compare::Compare),
+    Quantize(Box<quantize::Quantize>),
     Doctor(doctor::Doctor),
     Download(download::Download),
     List(list::List),

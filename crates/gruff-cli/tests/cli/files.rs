@@ -112,6 +112,7 @@ fn completions_and_help_are_there() {
         "perplexity",
         "imatrix",
         "compare",
+        "quantize",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}");
         assert!(gruff.ok(&[command, "--help"]).contains("Usage:"), "{command}");

@@ -5,6 +5,7 @@ mod errors;
 mod evaluate;
 mod files;
 mod gruff;
+mod quantize;
 mod run;
 mod text;
 #[path = "../../../gruff/examples/tiny_random/model.rs"]
