@@ -1,5 +1,6 @@
 //! The decode loop: admit, plan, forward, sample, deliver.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -172,7 +173,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         match self.forward(&shares) {
-            Ok(chosen) => Ok(self.deliver(&shares, &chosen)),
+            Ok(chosen) => Ok(self.deliver(&shares, chosen)),
             Err(error) => Ok(self.fail(&shares, &error)),
         }
     }
@@ -246,8 +247,8 @@ impl Engine {
     }
 
     /// Puts the shares through the model and draws a token for every sequence whose last token was among
-    /// them.
-    fn forward(&mut self, shares: &[Share]) -> Result<Vec<Option<u32>>> {
+    /// them; a sequence whose logits are of no use has an error of its own.
+    fn forward(&mut self, shares: &[Share]) -> Result<Vec<Option<Result<u32>>>> {
         let mut tokens = Vec::new();
         let mut sequences = Vec::with_capacity(shares.len());
         let mut output_rows = Vec::new();
@@ -267,7 +268,7 @@ impl Engine {
                 specs.push(sequence.request.sampling.spec(&sequence.tokens, end));
             }
         }
-        let mut chosen = vec![None; shares.len()];
+        let mut chosen: Vec<_> = shares.iter().map(|_| None).collect();
         let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
         let logits = self.model.forward(&step, &mut self.caches)?;
         if specs.is_empty() {
@@ -282,50 +283,61 @@ impl Engine {
                 continue;
             }
             let id = ids.next().unwrap_or(-1);
-            *chosen =
-                Some(u32::try_from(id).map_err(|_| Error::Logits {
-                    request: sequence.id.0,
-                    position: sequence.tokens.len(),
-                })?);
+            *chosen = Some(u32::try_from(id).map_err(|_| Error::Logits { position: sequence.tokens.len() }));
         }
         Ok(chosen)
     }
 
     /// Takes the new tokens in, tells of them, and parks what has ended.
-    fn deliver(&mut self, shares: &[Share], chosen: &[Option<u32>]) -> Vec<Event> {
+    fn deliver(&mut self, shares: &[Share], chosen: Vec<Option<Result<u32>>>) -> Vec<Event> {
         let mut events = Vec::with_capacity(shares.len());
         let mut ended = Vec::new();
+        let mut failed = Vec::new();
         for (share, chosen) in shares.iter().zip(chosen) {
             let sequence = &mut self.running[share.sequence];
             let request = sequence.id;
             sequence.past += share.tokens;
-            let Some(id) = *chosen else {
-                let total = sequence.tokens.len();
-                events.push(Event::Prompt { request, done: sequence.past, total });
-                continue;
-            };
-            events.push(Event::Token { request, id });
-            if let Some(reason) = sequence.push(id, self.memory.context) {
-                events.push(Event::Finished { request, reason, usage: sequence.usage() });
-                ended.push(share.sequence);
+            match chosen {
+                None => {
+                    let total = sequence.tokens.len();
+                    events.push(Event::Prompt { request, done: sequence.past, total });
+                }
+                Some(Ok(id)) => {
+                    events.push(Event::Token { request, id });
+                    if let Some(reason) = sequence.push(id, self.memory.context) {
+                        events.push(Event::Finished { request, reason, usage: sequence.usage() });
+                        ended.push(share.sequence);
+                    }
+                }
+                Some(Err(error)) => failed.push((share.sequence, error)),
             }
         }
-        for index in ended.into_iter().rev() {
-            let sequence = self.running.remove(index);
-            self.park(sequence);
+        // From the last to the first: an index is good as long as only later ones have gone.
+        let mut gone: Vec<_> = ended.into_iter().map(|index| (index, None)).collect();
+        gone.extend(failed.into_iter().map(|(index, error)| (index, Some(error))));
+        gone.sort_unstable_by_key(|(index, _)| Reverse(*index));
+        for (index, error) in gone {
+            match error {
+                Some(error) => events.push(self.drop_failed(index, &error)),
+                None => {
+                    let sequence = self.running.remove(index);
+                    self.park(sequence);
+                }
+            }
         }
         events
     }
 
     fn fail(&mut self, shares: &[Share], error: &Error) -> Vec<Event> {
-        let mut events = Vec::with_capacity(shares.len());
-        for share in shares.iter().rev() {
-            let sequence = self.running.remove(share.sequence);
-            self.pages.give_back(sequence.pages);
-            self.slots.give_back(sequence.slot);
-            events.push(Event::Failed { request: sequence.id, message: error.to_string() });
-        }
-        events
+        shares.iter().rev().map(|share| self.drop_failed(share.sequence, error)).collect()
+    }
+
+    /// Ends a sequence whose caches are not to be relied on.
+    fn drop_failed(&mut self, index: usize, error: &Error) -> Event {
+        let sequence = self.running.remove(index);
+        self.pages.give_back(sequence.pages);
+        self.slots.give_back(sequence.slot);
+        Event::Failed { request: sequence.id, message: error.to_string() }
     }
 
     /// Keeps what an ended sequence holds for a request that continues it.

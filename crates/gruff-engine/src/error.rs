@@ -19,12 +19,8 @@ pub enum Error {
         fault: String,
     },
     /// A row of logits without a finite value: broken weights, or every token ruled out.
-    #[error(
-        "the model gave no usable logits at token {position} of request {request}; the file may be damaged"
-    )]
+    #[error("the model gave no usable logits at token {position}; the file may be damaged")]
     Logits {
-        /// Which request.
-        request: u64,
         /// Index of the token in its sequence.
         position: usize,
     },

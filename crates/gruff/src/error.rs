@@ -24,6 +24,14 @@ pub enum Error {
     /// A device operation failed.
     #[error(transparent)]
     Kernel(#[from] gruff_kernels::Error),
+    /// One prompt of a batch could not be answered to its end.
+    #[error("prompt {prompt}: {message}")]
+    Generation {
+        /// Its index in the batch.
+        prompt: usize,
+        /// What the engine says.
+        message: String,
+    },
     /// `generation_config.json` beside the model cannot be read.
     #[error("{}: {fault}; mend or remove it", path.display())]
     GenerationConfig {

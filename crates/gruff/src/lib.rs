@@ -13,6 +13,7 @@
 //! # Ok::<(), gruff::Error>(())
 //! ```
 
+mod batch;
 mod conversation;
 mod error;
 mod forward;

@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gruff_engine::{Engine, EngineOptions, Event, FinishReason, MemoryPlan, Usage};
+use gruff_engine::{Engine, EngineOptions, FinishReason, MemoryPlan, Usage};
 use gruff_kernels::Device;
 use gruff_models::Model;
 
+use crate::batch::Batch;
 use crate::{Checkpoint, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
 
 /// Prompts of one batch that go through the model together at most.
@@ -182,25 +183,14 @@ impl AutoModelForCausalLM {
         &self,
         prompts: impl Into<Prompts>,
         config: &GenerationConfig,
-        mut on_event: impl FnMut(Streamed) -> ControlFlow<()>,
+        on_event: impl FnMut(Streamed) -> ControlFlow<()>,
     ) -> Result<GenerateOutput> {
         let Prompts(prompts) = prompts.into();
         let config = config.clone().or(&self.generation_config);
         let mut engine = self.lock();
         let engine = self.ready(&mut engine, prompts.len())?;
-        let mut batch =
-            Batch::submit(engine, prompts, |prompt, index| config.request(prompt, index, &self.end_tokens))?;
-        while !engine.is_idle() {
-            for event in engine.step()? {
-                if let Some(streamed) = batch.take(event)?
-                    && on_event(streamed).is_break()
-                    && let Some(event) = engine.cancel(batch.ids[streamed.prompt()])
-                {
-                    batch.take(event)?;
-                }
-            }
-        }
-        Ok(batch.output)
+        Batch::submit(engine, prompts, |prompt, index| config.request(prompt, index, &self.end_tokens))?
+            .finish(engine, on_event)
     }
 
     pub(crate) fn engine_options(&self) -> &EngineOptions {
@@ -255,60 +245,5 @@ impl FromCheckpoint for AutoModelForCausalLM {
             generation_config,
             end_tokens,
         })
-    }
-}
-
-/// Follows the requests of one call.
-struct Batch {
-    ids: Vec<gruff_engine::RequestId>,
-    output: GenerateOutput,
-}
-
-impl Batch {
-    /// Submits all prompts, or none.
-    fn submit(
-        engine: &mut Engine,
-        prompts: Vec<Vec<u32>>,
-        request: impl Fn(Vec<u32>, usize) -> gruff_engine::Request,
-    ) -> Result<Self> {
-        let mut ids = Vec::with_capacity(prompts.len());
-        for (index, prompt) in prompts.iter().enumerate() {
-            match engine.submit(request(prompt.clone(), index)) {
-                Ok(id) => ids.push(id),
-                Err(error) => {
-                    ids.into_iter().for_each(|id| drop(engine.cancel(id)));
-                    return Err(error.into());
-                }
-            }
-        }
-        let count = prompts.len();
-        let output = GenerateOutput {
-            sequences: prompts,
-            finish_reasons: vec![FinishReason::Cancelled; count],
-            usage: vec![Usage::default(); count],
-        };
-        Ok(Self { ids, output })
-    }
-
-    /// Takes an event in, and hands on what a caller may want to know.
-    fn take(&mut self, event: Event) -> Result<Option<Streamed>> {
-        let at = |id| self.ids.iter().position(|known| *known == id);
-        match event {
-            Event::Prompt { request, done, total } => {
-                Ok(at(request).map(|prompt| Streamed::Prompt { prompt, done, total }))
-            }
-            Event::Token { request, id } => Ok(at(request).map(|prompt| {
-                self.output.sequences[prompt].push(id);
-                Streamed::Token(StreamedToken { prompt, id })
-            })),
-            Event::Finished { request, reason, usage } => {
-                if let Some(prompt) = at(request) {
-                    self.output.finish_reasons[prompt] = reason;
-                    self.output.usage[prompt] = usage;
-                }
-                Ok(None)
-            }
-            Event::Failed { message, .. } => Err(crate::Error::Option(message)),
-        }
     }
 }

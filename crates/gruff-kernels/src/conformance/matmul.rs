@@ -48,11 +48,23 @@ fn weight(device: &Device, block_type: BlockType, rows: usize, cols: usize) -> R
     PackedTensor::from_bytes(device, &packed, block_type, [1, rows, cols])
 }
 
+/// Normal values; in some of the rows one value stands far above the others, so that its group is loud.
+fn activations(values: &mut Values, tokens: usize, cols: usize) -> Vec<f32> {
+    let mut x = values.normal(tokens * cols, 1.0);
+    for row in x.chunks_exact_mut(cols) {
+        if values.below(2) == 1 {
+            row[values.below(cols)] = 40.0;
+        }
+    }
+    x
+}
+
 fn linear(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
     let label = format!("{block_type} [{rows}, {cols}] x {tokens}");
     let operands = move |device: &Device| -> Result<(Tensor, PackedTensor, Tensor, Tensor)> {
         let mut values = Values::new((rows + cols + tokens) as u64);
-        let x = values.strided(device, &[tokens, cols], 1.0)?;
+        let x = gaps(device, &[tokens, cols])?;
+        x.write_f32(&activations(&mut values, tokens, cols))?;
         let bias = values.tensor(device, &[rows], 1.0)?;
         Ok((x, weight(device, block_type, rows, cols)?, bias, gaps(device, &[tokens, rows])?))
     };
@@ -76,7 +88,8 @@ fn fused(block_type: BlockType) -> Case {
     let (rows, cols, tokens) = (21, block_type.values() * 256_usize.div_ceil(block_type.values()), 3);
     let operands = move |device: &Device| -> Result<(Activation, [PackedTensor; 2], [Tensor; 4])> {
         let mut values = Values::new(u64::from(block_type.id()));
-        let x = Activation::new(&values.tensor(device, &[tokens, cols], 1.0)?)?;
+        let x = device.tensor_f32(&activations(&mut values, tokens, cols), &[tokens, cols])?;
+        let x = Activation::new(&x)?;
         let both = weight(device, block_type, 2 * rows, cols)?;
         let weights = [both.narrow_rows(0, rows)?, both.narrow_rows(rows, rows)?.with_scale(&[0.5])?];
         let out = || gaps(device, &[tokens, rows]);

@@ -8,7 +8,9 @@
 //! With [`Activations::Int8`](crate::Activations::Int8), and for every weight type that is not a plain float
 //! or integer (`!BlockType::is_scalar`), x is rounded first, in blocks of [`Q8_BLOCK`] along K, by
 //! [`round_block`]. A K-quant's super-block of 256 thus meets eight activation scales, which loses less than
-//! one scale for 256. For scalar types, and with [`Activations::F32`](crate::Activations::F32), x enters as
+//! one scale for 256. A group of [`Q8_GROUP`] values whose loudest stand far above the row ([`is_loud`]) would lose
+//! its other values to their scale; it gets a second term, the rounded remainder of the first ([`round_row`]). For
+//! scalar types, and with [`Activations::F32`](crate::Activations::F32), x enters as
 //! it is.
 //!
 //! **Same bits however it is batched.** One output depends on its row of x and its row of W only, never on T,
@@ -16,8 +18,9 @@
 //! CPU kernels reach that by one summation tree. Int8: the sum over a block of 32 (or over the halves of it that have
 //! scales of their own) is an exact integer; block `b` of a row contributes to f32 accumulator
 //! `[0, 4, 1, 5, 2, 6, 3, 7][b mod 8]`, in order of `b`, by fused multiply-adds: `(scale * x_scale) * sum`, then, for
-//! types with minima, `min * (x_scale * x_sum)`. f32: value `k` contributes to accumulator `k mod 8`, in order of `k`.
-//! The eight are added as `((0+4)+(2+6))+((1+5)+(3+7))`; then come the scale beside the matrix, and the bias.
+//! types with minima, `min * (x_scale * x_sum)`. Second terms have eight accumulators of their own. f32: value `k` contributes to accumulator `k mod 8`, in order of `k`.
+//! The eight are added as `((0+4)+(2+6))+((1+5)+(3+7))`; if the row has second terms, their sum, added likewise, is added to
+//! it; then come the scale beside the matrix, and the bias.
 //!
 //! Tolerance: NMSE against the f64 twin of the same rounding below 1e-10.
 
@@ -25,7 +28,7 @@ pub(crate) mod cpu;
 mod quantize;
 pub(crate) mod reference;
 
-pub use quantize::{Q8_BLOCK, round_block};
+pub use quantize::{Q8_BLOCK, Q8_GROUP, is_loud, loud_bar, round_block, round_row};
 
 use gruff_blocks::BlockType;
 

@@ -3,8 +3,82 @@
 /// Values that share a scale when activations are rounded to int8.
 pub const Q8_BLOCK: usize = 32;
 
+/// Values that share the decision whether rounding to int8 is enough: a K-quant's super-block.
+pub const Q8_GROUP: usize = 256;
+
+/// How far a group's loudest values may stand above the row: mean squares of the former over that of the latter. A row
+/// of normally distributed values has about 4.5.
+const LOUD: f32 = 16.0;
+
 /// The largest magnitude of a rounded value.
 const Q8_MAX: f32 = 127.0;
+
+/// The bar of [`is_loud`] for the groups of a row: 16 times its mean square.
+///
+/// Squares are added in f32, value k to sum `k mod 8` in order of k, and the sums in their order.
+pub fn loud_bar(row: &[f32]) -> f32 {
+    let mut sums = [0f32; 8];
+    let (eights, rest) = row.as_chunks::<8>();
+    for eight in eights {
+        for (sum, value) in sums.iter_mut().zip(eight) {
+            *sum += value * value;
+        }
+    }
+    for (sum, value) in sums.iter_mut().zip(rest) {
+        *sum += value * value;
+    }
+    LOUD * (sums.iter().sum::<f32>() / row.len() as f32)
+}
+
+/// Whether a group needs a second term, by the largest magnitudes of its blocks: the mean of their squares is above
+/// the row's bar.
+pub fn is_loud(largest: &[f32], bar: f32) -> bool {
+    // A row with a NaN or an infinity, or whose squares overflow, has a bar that nothing is above.
+    largest.iter().map(|value| value * value).sum::<f32>() > bar * largest.len() as f32
+}
+
+/// Rounds a row of activations: calls `term(first, scale, quants)` for each block of up to [`Q8_BLOCK`] values, whose
+/// first is value `first` of the row, and for each block of a loud group a second time with what the first rounding
+/// left. The value is the sum of the terms, `scale * quant` each.
+pub fn round_row(row: &[f32], mut term: impl FnMut(usize, f32, &[i8])) {
+    let bar = loud_bar(row);
+    for (index, group) in row.chunks(Q8_GROUP).enumerate() {
+        let mut rest = [0f32; Q8_GROUP];
+        let mut largest = [0f32; Q8_GROUP / Q8_BLOCK];
+        let mut round = |values: &[f32], at: usize| {
+            let mut quants = [0; Q8_BLOCK];
+            let quants = &mut quants[..values.len()];
+            let scale = round_block(values, quants);
+            term(index * Q8_GROUP + at, scale, quants);
+        };
+        for (b, values) in group.chunks(Q8_BLOCK).enumerate() {
+            largest[b] = magnitude(values);
+            round(values, b * Q8_BLOCK);
+            remainder(values, largest[b], &mut rest[b * Q8_BLOCK..][..values.len()]);
+        }
+        if is_loud(&largest[..group.len().div_ceil(Q8_BLOCK)], bar) {
+            for (b, values) in rest[..group.len()].chunks(Q8_BLOCK).enumerate() {
+                round(values, b * Q8_BLOCK);
+            }
+        }
+    }
+}
+
+/// The largest magnitude.
+pub(crate) fn magnitude(values: &[f32]) -> f32 {
+    values.iter().fold(0f32, |largest, value| largest.max(value.abs()))
+}
+
+/// What [`round_block`] leaves of a block whose largest magnitude is `largest`: `value - scale * quant`, a product and
+/// a difference in f32.
+#[inline(always)]
+pub(crate) fn remainder(values: &[f32], largest: f32, out: &mut [f32]) {
+    let (inverse, scale) = (Q8_MAX / largest, largest / Q8_MAX);
+    let (inverse, scale) = if inverse.is_finite() { (inverse, scale) } else { (0.0, 0.0) };
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = value - scale * (value * inverse).round_ties_even();
+    }
+}
 
 /// Rounds a block of up to [`Q8_BLOCK`] activations to int8 and returns the scale: `x ~ scale * q`.
 ///
@@ -14,7 +88,7 @@ const Q8_MAX: f32 = 127.0;
 pub fn round_block(values: &[f32], quants: &mut [i8]) -> f32 {
     debug_assert!(values.len() == quants.len() && values.len() <= Q8_BLOCK);
     let finite = values.iter().all(|value| value.is_finite());
-    let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+    let largest = magnitude(values);
     if !finite || largest == 0.0 {
         quants.fill(0);
         return if finite { 0.0 } else { f32::NAN };
@@ -41,6 +115,47 @@ mod tests {
         let mut quants = [0; 8];
         assert_eq!(round_block(&values, &mut quants), 1.0);
         assert_eq!(quants, [127, -127, 0, 2, 2, 0, 0, 127]);
+    }
+
+    /// The row that the terms add up to, and how many terms there are.
+    fn sum_of_terms(row: &[f32]) -> (Vec<f32>, usize) {
+        let (mut out, mut terms) = (vec![0f32; row.len()], 0);
+        round_row(row, |first, scale, quants| {
+            terms += 1;
+            out[first..].iter_mut().zip(quants).for_each(|(out, quant)| *out += scale * f32::from(*quant));
+        });
+        (out, terms)
+    }
+
+    fn error(row: &[f32]) -> f32 {
+        let (rounded, _) = sum_of_terms(row);
+        row.iter().zip(&rounded).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    }
+
+    #[test]
+    fn a_loud_group_has_a_second_term() {
+        let quiet: Vec<f32> = (0..600).map(|i| (i as f32 * 0.37).sin()).collect();
+        assert_eq!(sum_of_terms(&quiet).1, 600_usize.div_ceil(32));
+        let mut loud = quiet.clone();
+        loud[300] = 60.0;
+        // The second group, of eight blocks, twice.
+        assert_eq!(sum_of_terms(&loud).1, 600_usize.div_ceil(32) + 8);
+        assert!(error(&loud) < 2.0 * error(&quiet), "{} {}", error(&loud), error(&quiet));
+        // Without it a value of that block would be off by up to half of 60 / 127.
+        let mut last = quiet.clone();
+        last[599] = -90.0;
+        assert_eq!(sum_of_terms(&last).1, 600_usize.div_ceil(32) + 3);
+    }
+
+    #[test]
+    fn faults_and_overflow_are_not_loud() {
+        for fault in [f32::NAN, f32::INFINITY, 1e30] {
+            let mut row = vec![0.5; 256];
+            row[7] = fault;
+            assert_eq!(sum_of_terms(&row).1, 8);
+        }
+        assert_eq!(sum_of_terms(&[0.0; 256]).1, 8);
+        assert_eq!(sum_of_terms(&[]).1, 0);
     }
 
     #[test]

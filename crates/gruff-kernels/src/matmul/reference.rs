@@ -2,7 +2,7 @@
 
 use gruff_blocks::BlockType;
 
-use super::{Glu, MatmulKernel, MatmulOps, Projection, Q8_BLOCK, round_block};
+use super::{Glu, MatmulKernel, MatmulOps, Projection, round_row};
 use crate::reference::{ReferenceDevice, load, store};
 use crate::{Activation, Activations, PackedTensor, Result, Tensor};
 
@@ -11,15 +11,14 @@ pub(crate) fn rounded(x: &[f64], cols: usize, block_type: BlockType, activations
     if activations == Activations::F32 || block_type.is_scalar() {
         return x.to_vec();
     }
-    let mut out = Vec::with_capacity(x.len());
-    let mut quants = [0i8; Q8_BLOCK];
-    for row in x.chunks_exact(cols.max(1)) {
-        for block in row.chunks(Q8_BLOCK) {
-            let values: Vec<f32> = block.iter().map(|value| *value as f32).collect();
-            let quants = &mut quants[..block.len()];
-            let scale = f64::from(round_block(&values, quants));
-            out.extend(quants.iter().map(|quant| f64::from(*quant) * scale));
-        }
+    let mut out = vec![0.0; x.len()];
+    for (row, out) in x.chunks_exact(cols.max(1)).zip(out.chunks_exact_mut(cols.max(1))) {
+        let values: Vec<f32> = row.iter().map(|value| *value as f32).collect();
+        round_row(&values, |first, scale, quants| {
+            for (out, quant) in out[first..].iter_mut().zip(quants) {
+                *out += f64::from(*quant) * f64::from(scale);
+            }
+        });
     }
     out
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use gruff_blocks::BlockType;
 use half::{bf16, f16};
 
-use super::super::{Q8_BLOCK, round_block};
+use super::super::round_row;
 use super::kernel::{Kernel, Panel};
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
@@ -180,10 +180,8 @@ pub(super) fn complete(row: &[f32], rounded: bool, out: &mut [f32]) {
     if !rounded {
         return out.copy_from_slice(row);
     }
-    let mut quants = [0; Q8_BLOCK];
-    for (values, out) in row.chunks(Q8_BLOCK).zip(out.chunks_mut(Q8_BLOCK)) {
-        let quants = &mut quants[..values.len()];
-        let scale = round_block(values, quants);
-        out.iter_mut().zip(quants).for_each(|(out, quant)| *out = scale * f32::from(*quant));
-    }
+    out.fill(0.0);
+    round_row(row, |first, scale, quants| {
+        out[first..].iter_mut().zip(quants).for_each(|(out, quant)| *out += scale * f32::from(*quant));
+    });
 }

@@ -18,7 +18,6 @@ use crate::cpu::view::{Input, Output};
 use crate::device::Backend;
 use crate::{Activation, Activations, PackedTensor, Result, Tensor};
 
-use int8::Group;
 use kernel::{Kernel, Panel};
 use schedule::{Finish, Product, Task};
 
@@ -48,9 +47,8 @@ impl CpuDevice {
 
     /// The activation in a form, made when it is first asked for.
     fn columns(&self, x: &Activation, form: Form) -> Result<Columns> {
-        let groups = int8::groups(x.cols());
         let row_bytes = match form {
-            Form::Int8Blocks => groups * size_of::<Group>(),
+            Form::Int8Blocks => int8::row_bytes(x.cols()),
             Form::Rounded | Form::Padded => float::padded(x.cols()) * size_of::<f32>(),
         };
         let buffer = x.form(form, |tensor| {
@@ -65,10 +63,7 @@ impl CpuDevice {
                     // any bytes are groups and floats.
                     unsafe {
                         match form {
-                            Form::Int8Blocks => {
-                                let out = std::slice::from_raw_parts_mut(to.cast(), groups);
-                                int8::quantize(self.isa(), input.row(row), out);
-                            }
+                            Form::Int8Blocks => int8::quantize(self.isa(), input.row(row), to.cast()),
                             Form::Rounded | Form::Padded => {
                                 let out = std::slice::from_raw_parts_mut(to.cast(), float::padded(x.cols()));
                                 float::complete(input.row(row), form == Form::Rounded, out);

@@ -2,7 +2,7 @@
 //!
 //! A row of either is a sequence of [`Group`]s of 256 values: eight blocks, interleaved so that one vector
 //! register holds four values of each. A row whose blocks do not fill the last group is completed with blocks of
-//! scale 0.
+//! scale 0. Behind a row's groups lie as many others: the second terms of those that are loud.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -10,15 +10,19 @@ mod x86;
 
 use gruff_blocks::BlockType;
 
+use super::super::quantize::{Q8_BLOCK, Q8_GROUP, is_loud, loud_bar, magnitude, remainder, round_block};
 use super::kernel::Kernel;
 use crate::Isa;
 
 /// Values of a group.
-pub(super) const GROUP: usize = 256;
+pub(super) const GROUP: usize = Q8_GROUP;
+
+/// Blocks of a group.
+const BLOCKS: usize = GROUP / Q8_BLOCK;
 
 /// The block of a group that each lane of a vector belongs to: the order in which transposing registers is
 /// cheapest.
-pub(super) const LANE_BLOCKS: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+pub(super) const LANE_BLOCKS: [usize; BLOCKS] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// 256 activations of a row.
 #[repr(C, align(64))]
@@ -33,11 +37,18 @@ pub(super) struct Group {
     /// What an offset of the weights is multiplied by: the negated sums of the quants.
     whole_offsets: [i32; 8],
     offsets: [[i32; 8]; 2],
+    /// Whether it has a second term.
+    loud: bool,
 }
 
 /// Groups that hold `cols` values.
 pub(super) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
+}
+
+/// Bytes of a row of `cols` activations.
+pub(super) fn row_bytes(cols: usize) -> usize {
+    2 * groups(cols) * size_of::<Group>()
 }
 
 /// The kernel for a block type, where the instruction set has one.
@@ -50,41 +61,69 @@ pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     portable::kernel(block_type)
 }
 
-/// Rounds a row of activations into its groups.
+/// Rounds a row of activations into its groups and their second terms.
 ///
-/// # Panics
-/// Unless `out` holds [`groups`]`(row.len())` groups.
-pub(super) fn quantize(isa: Isa, row: &[f32], out: &mut [Group]) {
-    assert_eq!(out.len(), groups(row.len()));
-    let (whole, rest) = row.as_chunks::<GROUP>();
-    for (values, group) in whole.iter().zip(out.iter_mut()) {
-        quantize_group(isa, values, group);
-    }
-    if let (false, Some(group)) = (rest.is_empty(), out.last_mut()) {
-        let mut values = [0.0; GROUP];
-        values[..rest.len()].copy_from_slice(rest);
-        quantize_group(isa, &values, group);
+/// # Safety
+/// `out` points to [`row_bytes`]`(row.len())` bytes, aligned for a [`Group`], that nobody else reads or writes
+/// meanwhile.
+pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group) {
+    let bar = loud_bar(row);
+    let groups = groups(row.len());
+    for (index, values) in row.chunks(GROUP).enumerate() {
+        // SAFETY: there are `groups` groups and as many second terms, and any bytes are a group once written whole.
+        let (first, second) = unsafe { (&mut *out.add(index), &mut *out.add(groups + index)) };
+        let mut padded = [0.0; GROUP];
+        let whole = values.as_array().unwrap_or_else(|| {
+            padded[..values.len()].copy_from_slice(values);
+            &padded
+        });
+        let largest = quantize_group(isa, whole, first);
+        first.loud = is_loud(&largest[..values.len().div_ceil(Q8_BLOCK)], bar);
+        if first.loud {
+            quantize_group(isa, &remainders(isa, whole, &largest), second);
+        }
     }
 }
 
-fn quantize_group(isa: Isa, values: &[f32; GROUP], out: &mut Group) {
+/// Rounds a group; returns the largest magnitudes of its blocks.
+fn quantize_group(isa: Isa, values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
     #[cfg(target_arch = "x86_64")]
     if isa != Isa::Scalar {
         // SAFETY: every x86 instruction set but the scalar one includes AVX2, FMA and F16C, and a device is only
         // made for one that the machine has.
-        unsafe { x86::quantize::group(values, out) };
-        return;
+        return unsafe { x86::quantize::group(values, out) };
     }
     let _ = isa;
-    quantize_group_portably(values, out);
+    quantize_group_portably(values, out)
 }
 
-/// The definition of a group, by [`round_block`](super::super::round_block).
-fn quantize_group_portably(values: &[f32; GROUP], out: &mut Group) {
-    let (blocks, _) = values.as_chunks::<32>();
+/// What rounding left of a group.
+fn remainders(isa: Isa, values: &[f32; GROUP], largest: &[f32; BLOCKS]) -> [f32; GROUP] {
+    #[cfg(target_arch = "x86_64")]
+    if isa != Isa::Scalar {
+        // SAFETY: as above.
+        return unsafe { x86::quantize::remainders(values, largest) };
+    }
+    let _ = isa;
+    remainders_portably(values, largest)
+}
+
+#[inline(always)]
+fn remainders_portably(values: &[f32; GROUP], largest: &[f32; BLOCKS]) -> [f32; GROUP] {
+    let mut out = [0.0; GROUP];
+    let blocks = values.as_chunks::<Q8_BLOCK>().0.iter().zip(out.as_chunks_mut::<Q8_BLOCK>().0);
+    for ((values, out), largest) in blocks.zip(largest) {
+        remainder(values, *largest, out);
+    }
+    out
+}
+
+/// The definition of a group, by [`round_block`].
+fn quantize_group_portably(values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
+    let (blocks, _) = values.as_chunks::<Q8_BLOCK>();
     for (lane, block) in LANE_BLOCKS.into_iter().enumerate() {
-        let mut quants = [0; 32];
-        let scale = super::super::round_block(&blocks[block], &mut quants);
+        let mut quants = [0; Q8_BLOCK];
+        let scale = round_block(&blocks[block], &mut quants);
         out.scales[lane] = scale;
         for (g, four) in quants.as_chunks::<4>().0.iter().enumerate() {
             out.quants[g][lane] = *four;
@@ -97,4 +136,5 @@ fn quantize_group_portably(values: &[f32; GROUP], out: &mut Group) {
             out.offsets[half][lane] = -sum;
         }
     }
+    std::array::from_fn(|block| magnitude(&blocks[block]))
 }

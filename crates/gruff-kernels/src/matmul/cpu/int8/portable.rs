@@ -52,25 +52,37 @@ unsafe fn compute<B: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f3
     for (c, column) in columns.iter().enumerate() {
         // SAFETY: promised by the caller.
         let x = unsafe { std::slice::from_raw_parts(column.cast::<Group>(), groups) };
+        // SAFETY: as many lie behind them; those of groups that are not loud are not read.
+        let second = unsafe { column.cast::<Group>().add(groups) };
         for row in 0..panel.rows {
             // SAFETY: promised by the caller.
             let packed = unsafe {
                 std::slice::from_raw_parts(panel.first.add(row * panel.row_bytes), panel.row_bytes)
             };
-            out[c * panel.rows + row] = dot(bytemuck::cast_slice::<u8, B>(packed), x);
+            // SAFETY: as above.
+            out[c * panel.rows + row] = unsafe { dot(bytemuck::cast_slice::<u8, B>(packed), x, second) };
         }
     }
 }
 
-fn dot<B: Unpack>(row: &[B], x: &[Group]) -> f32 {
+/// # Safety
+/// `second` points to the second term of each group of `x` that is loud.
+unsafe fn dot<B: Unpack>(row: &[B], x: &[Group], second: *const Group) -> f32 {
     let blocks_of = B::TYPE.values() / 32;
-    let mut acc = [0f32; 8];
+    let mut acc = [[0f32; 8]; 2];
+    let mut loud = false;
     for index in 0..row.len() * blocks_of {
         let (group, lane) = (&x[index / 8], lane_of(index % 8));
-        add(&mut acc[lane], &row[index / blocks_of].block(index % blocks_of), group, lane);
+        let weights = row[index / blocks_of].block(index % blocks_of);
+        add(&mut acc[0][lane], &weights, group, lane);
+        if group.loud {
+            loud = true;
+            // SAFETY: promised by the caller.
+            add(&mut acc[1][lane], &weights, unsafe { &*second.add(index / 8) }, lane);
+        }
     }
-    let [a, b, c, d, e, f, g, h] = acc;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+    let [first, second] = acc.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (c + g)) + ((b + f) + (d + h)));
+    if loud { first + second } else { first }
 }
 
 fn lane_of(block: usize) -> usize {

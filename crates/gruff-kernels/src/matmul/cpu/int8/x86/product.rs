@@ -180,28 +180,55 @@ unsafe fn quad<D: Dot, U: Unpack>(sum: __m256i, w: &[__m256i; 8], x: &Group, hal
 unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &mut [f32]) {
     let groups = panel.cols.div_ceil(GROUP);
     let mut rest = [0; GROUP_BYTES];
-    for row in 0..panel.rows {
-        // SAFETY: rows and columns are readable, and `out` has a value a row, as promised by the caller.
-        unsafe {
+    // SAFETY: rows and columns are readable, and `out` has a value a row, as promised by the caller.
+    unsafe {
+        let loud = has_loud(column, groups);
+        for row in 0..panel.rows {
             let mut acc = _mm256_setzero_ps();
+            let mut second = _mm256_setzero_ps();
             let packed = panel.first.add(row * panel.row_bytes);
             for group in 0..groups {
                 let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
-                let x = &*column.add(group);
                 let quants = stored::<D, U>(w.quants);
-                let x_scale = floats(&x.scales);
-                let first = quad::<D, U>(start::<D, U>(&x.offsets[0]), &quants, x, 0);
-                let second = quad::<D, U>(start::<D, U>(&x.offsets[1]), &quants, x, 1);
-                if U::HALVES {
-                    acc = add_scaled(acc, w.scales[0], x_scale, first);
-                    acc = add_scaled(acc, w.scales[1], x_scale, second);
-                } else {
-                    acc = add_scaled(acc, w.scales[0], x_scale, _mm256_add_epi32(first, second));
+                let x = &*column.add(group);
+                acc = add_group::<D, U>(acc, &w, &quants, x);
+                if x.loud {
+                    second = add_group::<D, U>(second, &w, &quants, &*column.add(groups + group));
                 }
-                acc = add_mins::<U>(acc, &w.mins, x);
             }
-            *out.get_unchecked_mut(row) = lanes(acc);
+            let sum = lanes(acc);
+            *out.get_unchecked_mut(row) = if loud { sum + lanes(second) } else { sum };
         }
+    }
+}
+
+/// Whether a column has second terms.
+#[inline(always)]
+unsafe fn has_loud(column: *const Group, groups: usize) -> bool {
+    // SAFETY: promised by the caller of `matvec` and `matmul`.
+    (0..groups).any(|group| unsafe { (*column.add(group)).loud })
+}
+
+/// Adds the product of a group of weights in registers and one of activations.
+#[inline(always)]
+unsafe fn add_group<D: Dot, U: Unpack>(
+    acc: __m256,
+    w: &Unpacked,
+    quants: &[__m256i; 8],
+    x: &Group,
+) -> __m256 {
+    // SAFETY: promised by the caller of `matvec`.
+    unsafe {
+        let x_scale = floats(&x.scales);
+        let first = quad::<D, U>(start::<D, U>(&x.offsets[0]), quants, x, 0);
+        let second = quad::<D, U>(start::<D, U>(&x.offsets[1]), quants, x, 1);
+        let acc = if U::HALVES {
+            let acc = add_scaled(acc, w.scales[0], x_scale, first);
+            add_scaled(acc, w.scales[1], x_scale, second)
+        } else {
+            add_scaled(acc, w.scales[0], x_scale, _mm256_add_epi32(first, second))
+        };
+        add_mins::<U>(acc, &w.mins, x)
     }
 }
 
@@ -220,7 +247,8 @@ unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m
     }
 }
 
-/// Several columns: tiles of rows are unpacked once and multiplied with all of them.
+/// Several columns: tiles of rows are unpacked once and multiplied with all of them, then with the second terms of
+/// those that have any.
 #[inline(always)]
 unsafe fn matmul<D: Dot, U: Unpack>(
     panel: &Panel,
@@ -229,7 +257,12 @@ unsafe fn matmul<D: Dot, U: Unpack>(
     scratch: &mut Scratch,
 ) {
     let groups = panel.cols.div_ceil(GROUP);
-    let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
+    let (tile, sums) = scratch.split::<Tile, Sums>(2 * columns.len());
+    let second_sums = sums.wrapping_add(columns.len());
+    // SAFETY: promised by the caller.
+    let loud: Vec<usize> = (0..columns.len())
+        .filter(|column| unsafe { has_loud(columns.get_unchecked(*column).cast(), groups) })
+        .collect();
     for row in (0..panel.rows).step_by(TILE_ROWS) {
         let rows = TILE_ROWS.min(panel.rows - row);
         for start in (0..groups).step_by(TILE_GROUPS) {
@@ -249,6 +282,16 @@ unsafe fn matmul<D: Dot, U: Unpack>(
                             (4, _) => block.run::<D, U, 4, 3>(tile_row, columns, sums, out, panel.rows),
                             (_, 1) => block.run::<D, U, 2, 1>(tile_row, columns, sums, out, panel.rows),
                             _ => block.run::<D, U, 2, 2>(tile_row, columns, sums, out, panel.rows),
+                        }
+                    }
+                }
+                for at in &loud {
+                    let (column, sums) = (columns[*at].cast(), second_sums.add(*at));
+                    let out = out[at * panel.rows + row..].as_mut_ptr();
+                    for tile_row in (0..rows).step_by(D::ROWS) {
+                        match D::ROWS {
+                            4 => block.add_second::<D, U, 4>(tile_row, column, groups, sums, out),
+                            _ => block.add_second::<D, U, 2>(tile_row, column, groups, sums, out),
                         }
                     }
                 }
@@ -330,6 +373,43 @@ impl Block {
                     for c in 0..C {
                         *out.add(c * out_stride + row + r) = lanes(acc[r][c]);
                     }
+                }
+            }
+        }
+    }
+
+    /// Adds the second terms of a column of `groups` groups to rows `row..row + R` of the tile. Their sums stay apart
+    /// until the rows end.
+    #[inline(always)]
+    unsafe fn add_second<D: Dot, U: Unpack, const R: usize>(
+        &self,
+        row: usize,
+        column: *const Group,
+        groups: usize,
+        sums: *mut Sums,
+        out: *mut f32,
+    ) {
+        // SAFETY: promised by the caller of `matmul`, which passes a column with its sums and outputs.
+        unsafe {
+            let mut acc = [[_mm256_setzero_ps(); 1]; R];
+            if !self.first {
+                for r in 0..R {
+                    acc[r][0] = (&raw const (*sums)[row + r]).read();
+                }
+            }
+            for group in self.groups.clone() {
+                if (*column.add(group)).loud {
+                    let at = group - self.groups.start;
+                    let w: [*const Weights; R] =
+                        each!(|r: R| (&raw const (*self.tile)[row + r]).cast::<Weights>().add(at));
+                    multiply::<D, U, R, 1>(&mut acc, w, [column.add(groups + group)]);
+                }
+            }
+            for r in 0..R {
+                if !self.last {
+                    (&raw mut (*sums)[row + r]).write(acc[r][0]);
+                } else if row + r < self.rows {
+                    *out.add(row + r) += lanes(acc[r][0]);
                 }
             }
         }

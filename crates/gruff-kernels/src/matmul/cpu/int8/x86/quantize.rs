@@ -2,18 +2,28 @@
 
 use std::arch::x86_64::*;
 
-use super::super::{GROUP, Group, LANE_BLOCKS};
+use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, remainders_portably};
 use super::lines::transpose8;
 
 /// The bits of the least f32 that is not finite.
 const INFINITY: i32 = 0x7f80_0000;
 
-/// Rounds 256 values exactly as [`round_block`](super::super::super::super::round_block) does each 32.
+/// What rounding 256 values left of them; exactly as the portable definition.
+///
+/// # Safety
+/// AVX2.
+#[target_feature(enable = "avx2")]
+pub(in super::super) unsafe fn remainders(values: &[f32; GROUP], largest: &[f32; BLOCKS]) -> [f32; GROUP] {
+    remainders_portably(values, largest)
+}
+
+/// Rounds 256 values exactly as [`round_block`](super::super::super::super::round_block) does each 32; returns the
+/// largest magnitudes of the blocks.
 ///
 /// # Safety
 /// AVX2 and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) {
+pub(in super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
     // SAFETY: loads and stores are inside the arrays.
     unsafe {
         let load = |block: usize, i: usize| _mm256_loadu_ps(values.as_ptr().add(32 * block + 8 * i));
@@ -73,5 +83,10 @@ pub(in super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) {
         for half in 0..2 {
             store(halves[half], &mut out.sums[half], &mut out.offsets[half]);
         }
+        let mut by_block = [0f32; BLOCKS];
+        for (lane, block) in LANE_BLOCKS.into_iter().enumerate() {
+            by_block[block] = f32::from_bits(maxima[lane] as u32);
+        }
+        by_block
     }
 }
