@@ -91,8 +91,8 @@ def main():
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
-def check(name, folder):
-    """One case; whether it holds."""
+def make(name):
+    """The random model of a case."""
     family, settings = CASES[name]
     torch.manual_seed(sum(name.encode()))
     config = getattr(tf, CONFIGS.get(family, f"{family}Config"))(**settings)
@@ -102,6 +102,12 @@ def check(name, folder):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def check(name, folder):
+    """One case; whether it holds."""
+    model = make(name)
     ids = torch.randint(0, VOCABULARY, (TOKENS,))
     with torch.no_grad():
         expected = model(ids[None]).logits[0].numpy().astype(np.float64)

@@ -41,6 +41,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::Download(command) => command.run(console),
         Command::List(command) => command.run(console),
         Command::Convert(command) => command.run(console),
+        Command::Dequantize(command) => command.run(console),
         Command::Completions(command) => command.run(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod convert;
+mod dequantize;
 mod error;
 mod json;
 mod layout;
@@ -11,5 +12,6 @@ pub mod safetensors;
 mod stream;
 
 pub use convert::{ConvertOptions, Converted, OutType, convert};
+pub use dequantize::{Dense, DequantizeOptions, Dequantized, Dtype, dequantize};
 pub use error::{Error, Result};
 pub use progress::Progress;

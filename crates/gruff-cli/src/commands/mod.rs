@@ -4,6 +4,7 @@ pub(crate) mod bench;
 mod compare;
 mod completions;
 mod convert;
+mod dequantize;
 mod detokenize;
 mod doctor;
 mod download;
@@ -59,5 +60,6 @@ pub(crate) enum Command {
     Download(download::Download),
     List(list::List),
     Convert(convert::Convert),
+    Dequantize(dequantize::Dequantize),
     Completions(completions::Completions),
 }

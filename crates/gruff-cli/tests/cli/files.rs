@@ -109,6 +109,7 @@ fn completions_and_help_are_there() {
         "download",
         "list",
         "convert",
+        "dequantize",
         "perplexity",
         "imatrix",
         "compare",

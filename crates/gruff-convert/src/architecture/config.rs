@@ -111,8 +111,9 @@ impl Config {
         if self.document.get("num_key_value_heads").is_none() {
             self.document.insert("num_key_value_heads", heads);
         }
-        // Llama's and Gemma's configuration compute it; Qwen2's has none.
-        if self.document.get("head_dim").is_none() && matches!(architecture, "llama" | "qwen3moe") {
+        // These classes' configurations compute it, the others leave it out.
+        let computes = matches!(self.class.model_type, "llama" | "mistral");
+        if self.document.get("head_dim").is_none() && computes {
             let hidden = self.document.require_u32("hidden_size")?;
             if heads == 0 || !hidden.is_multiple_of(heads) {
                 let fault = format!("is {heads}, by which the hidden size {hidden} cannot be divided");

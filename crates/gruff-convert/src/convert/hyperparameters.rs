@@ -37,7 +37,9 @@ pub(super) fn describe(config: &Config, sizes: &Sizes, metadata: &mut Metadata) 
     }
     rope(config, sizes, metadata)?;
     match architecture {
-        "llama" => llama(config, metadata)?,
+        "llama" => {
+            metadata.insert("llama.rope.dimension_count", sizes.head_dim as u32);
+        }
         "qwen35" | "qwen35moe" => qwen35(config, sizes, metadata)?,
         "gemma3" => gemma3(config, sizes, metadata)?,
         _ => {}
@@ -111,11 +113,6 @@ fn rope(config: &Config, sizes: &Sizes, metadata: &mut Metadata) -> Result<()> {
     Ok(())
 }
 
-fn llama(config: &Config, metadata: &mut Metadata) -> Result<()> {
-    metadata.insert("llama.rope.dimension_count", config.document.require_u32("head_dim")?);
-    Ok(())
-}
-
 fn qwen35(config: &Config, sizes: &Sizes, metadata: &mut Metadata) -> Result<()> {
     let name = |key: &str| format!("{}.{key}", config.architecture());
     if let Some(linear) = &sizes.linear {
@@ -162,15 +159,22 @@ pub(super) fn rope_freqs(config: &Config, sizes: &Sizes) -> Result<Option<Vec<f3
     if rope.kind != "llama3" {
         return Ok(None);
     }
-    let number = |key: &str, default: f32| -> Result<f32> {
-        Ok(rope.full.f64(key)?.map_or(default, |number| number as f32))
-    };
-    let (factor, low, high) =
-        (number("factor", 8.0)?, number("low_freq_factor", 1.0)?, number("high_freq_factor", 4.0)?);
-    let context = number("original_max_position_embeddings", 8192.0)?;
-    let base = rope.theta.unwrap_or(10_000.0) as f32;
+    let mut settings = [8.0, 1.0, 4.0, 8192.0];
+    let keys = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+    for (setting, key) in settings.iter_mut().zip(keys) {
+        if let Some(number) = rope.full.f64(key)? {
+            *setting = number as f32;
+        }
+    }
+    Ok(Some(llama3_divisors(rope.theta.unwrap_or(10_000.0), sizes.head_dim, settings)))
+}
+
+/// What frequencies of the base `theta` are divided by: nothing below a wavelength of `context / high`, `factor`
+/// above `context / low`, and something between the two between them.
+pub(crate) fn llama3_divisors(theta: f64, head_dim: u64, settings: [f32; 4]) -> Vec<f32> {
+    let [factor, low, high, context] = settings;
     let divisor = |pair: u64| {
-        let frequency = base.powf(2.0 * pair as f32 / sizes.head_dim as f32).recip();
+        let frequency = (theta as f32).powf(2.0 * pair as f32 / head_dim as f32).recip();
         let wavelength = 2.0 * std::f32::consts::PI / frequency;
         if wavelength < context / high {
             1.0
@@ -181,5 +185,5 @@ pub(super) fn rope_freqs(config: &Config, sizes: &Sizes) -> Result<Option<Vec<f3
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     };
-    Ok(Some((0..sizes.head_dim / 2).map(divisor).collect()))
+    (0..head_dim / 2).map(divisor).collect()
 }

@@ -16,6 +16,7 @@ use crate::safetensors::Shards;
 use crate::stream::ReadValues;
 use crate::{Error, Progress, Result};
 use general::Parameters;
+pub(crate) use hyperparameters::{GEMMA3_PATTERN, llama3_divisors};
 pub use outtype::OutType;
 use plan::Planned;
 

@@ -5,7 +5,9 @@
 mod dtype;
 mod header;
 mod reader;
+mod writer;
 
 pub use dtype::Dtype;
 pub use header::TensorEntry;
 pub use reader::{SafetensorsFile, Shards};
+pub(crate) use writer::{ShardTensor, ShardWriter};

@@ -1,26 +1,35 @@
 //! The tokenizer of a folder as GGUF metadata.
 
 mod byte_level;
+mod protobuf;
+mod sentencepiece;
 mod special;
 mod template;
+
+pub(crate) use special::role_key;
 
 use std::path::Path;
 
 use gruff_gguf::{Metadata, Strings};
+use gruff_text::{Tokenizer, TokenizerOptions};
 use serde_json::Value;
 
 use crate::architecture::Config;
 use crate::json::Document;
 use crate::{Error, Result};
 
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+
 /// `tokenizer.ggml.token_type`, with the numbers of SentencePiece's `Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum TokenKind {
     Normal = 1,
+    Unknown = 2,
     Control = 3,
     UserDefined = 4,
     Unused = 5,
+    Byte = 6,
 }
 
 /// The files that describe a tokenizer.
@@ -49,12 +58,32 @@ pub(crate) fn describe(
 ) -> Result<()> {
     let files = Files::read(folder)?;
     let vocab = config.document.require_u32("vocab_size")? as usize;
-    let Some(tokenizer) = &files.tokenizer else {
+    if sentencepiece::applies(folder, &files) {
+        sentencepiece::describe(folder, &files, config, vocab, metadata)?;
+    } else if let Some(tokenizer) = &files.tokenizer {
+        byte_level::describe(tokenizer, &files, vocab, pre_tokenizer, metadata)?;
+    } else {
         return Err(Error::file(folder, "has no tokenizer.json; save the tokenizer with the model"));
-    };
-    byte_level::describe(tokenizer, &files, vocab, pre_tokenizer, metadata)?;
+    }
     special::describe(&files, config, vocab, metadata)?;
+    // Llama's own vocabulary begins texts with a token; SmolLM and Granite, known by their size, do not.
+    if config.architecture() == "llama" && vocab == 49_152 {
+        metadata.insert(ADD_BOS, false);
+    }
+    settle_bos(folder, &files, metadata)?;
     template::describe(folder, &files, metadata)
+}
+
+/// Builds the tokenizer, which has to be sound, and says so where it would begin texts with a token that
+/// tokenizer.json does not put there.
+fn settle_bos(folder: &Path, files: &Files, metadata: &mut Metadata) -> Result<()> {
+    let tokenizer = Tokenizer::from_gguf(metadata, &TokenizerOptions::new())
+        .map_err(|error| Error::file(folder, format!("the tokenizer is not sound: {error}")))?;
+    let silent = files.tokenizer.as_ref().is_some_and(|json| json.get("post_processor").is_none());
+    if silent && tokenizer.add_bos() && !metadata.contains(ADD_BOS) {
+        metadata.insert(ADD_BOS, false);
+    }
+    Ok(())
 }
 
 /// A token that is found in the text before anything is split.

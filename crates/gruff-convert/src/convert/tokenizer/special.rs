@@ -9,7 +9,7 @@ use crate::architecture::Config;
 use crate::json::Document;
 
 /// Roles: in tokenizer_config.json (`bos_token`) and config.json (`bos_token_id`), and in GGUF.
-pub(crate) const ROLES: &[(&str, &str)] = &[
+const ROLES: &[(&str, &str)] = &[
     ("bos", "tokenizer.ggml.bos_token_id"),
     ("eos", "tokenizer.ggml.eos_token_id"),
     ("unk", "tokenizer.ggml.unknown_token_id"),
@@ -20,6 +20,11 @@ pub(crate) const ROLES: &[(&str, &str)] = &[
     ("mask", "tokenizer.ggml.mask_token_id"),
     ("eot", "tokenizer.ggml.eot_token_id"),
 ];
+
+/// The key that has the id of the token with a role (`eos`).
+pub(crate) fn role_key(role: &str) -> &'static str {
+    ROLES.iter().find(|(own, _)| *own == role).map_or("", |(_, key)| key)
+}
 
 /// What the template of single texts puts around them.
 #[derive(Debug, Default, PartialEq, Eq)]
