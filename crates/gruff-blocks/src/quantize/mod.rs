@@ -4,8 +4,14 @@
 //! small. Without importance the weights come from the values alone (errors in large weights cost more); with it, each
 //! column of the matrix has a weight of its own, the mean square of the activations that it is multiplied with.
 
+mod coarse;
+mod iq;
+mod iq1;
+mod iq23;
 mod k_quants;
+mod lattice;
 mod legacy;
+mod levels;
 mod search;
 
 use std::borrow::Cow;
@@ -14,6 +20,9 @@ use crate::{Block, BlockType, Error};
 
 /// Share of the mean importance that every column has at least, so that no value is free.
 const LEAST_IMPORTANCE: f32 = 1e-6;
+
+/// The largest number of NVFP4: 6, times the largest UE4M3 scale.
+const NVFP4_LARGEST: f32 = 6.0 * 448.0;
 
 impl BlockType {
     /// Whether [`quantize`](Self::quantize) makes blocks of this type: all but the integers.
@@ -24,7 +33,7 @@ impl BlockType {
     /// Packs whole rows of `row` values, searching for the scales that lose least.
     ///
     /// `importance` has a weight for each column of the rows: the mean square of the activations there (an importance
-    /// matrix). It must be finite and not negative. `F16`, `BF16`, `Q8_0`, `Q8_1`, `Q8_K` and `MXFP4` have nothing to
+    /// matrix). It must be finite and not negative. `F16`, `BF16`, `Q8_0`, `Q8_1` and `Q8_K` have nothing to
     /// weigh and ignore it. `F32`, `F16`, `BF16`, and without importance `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1` and `Q8_0`, come out as of
     /// [`pack`](Self::pack). Results depend on nothing but the arguments; a row's result on nothing but that row.
     ///
@@ -59,6 +68,21 @@ impl BlockType {
             (BlockType::Q4_K, _) => rows(values, importance, out, k_quants::q4_k),
             (BlockType::Q5_K, _) => rows(values, importance, out, k_quants::q5_k),
             (BlockType::Q6_K, _) => rows(values, importance, out, k_quants::q6_k),
+            (BlockType::IQ1_S, _) => rows(values, importance, out, iq1::iq1_s),
+            (BlockType::IQ1_M, _) => rows(values, importance, out, iq1::iq1_m),
+            (BlockType::IQ2_XXS, _) => rows(values, importance, out, iq23::iq2_xxs),
+            (BlockType::IQ2_XS, _) => rows(values, importance, out, iq23::iq2_xs),
+            (BlockType::IQ2_S, _) => rows(values, importance, out, iq23::iq2_s),
+            (BlockType::IQ3_XXS, _) => rows(values, importance, out, iq23::iq3_xxs),
+            (BlockType::IQ3_S, _) => rows(values, importance, out, iq23::iq3_s),
+            (BlockType::IQ4_NL, _) => rows(values, importance, out, levels::iq4_nl),
+            (BlockType::IQ4_XS, _) => rows(values, importance, out, levels::iq4_xs),
+            (BlockType::TQ1_0, _) => rows(values, importance, out, coarse::tq1_0),
+            (BlockType::TQ2_0, _) => rows(values, importance, out, coarse::tq2_0),
+            (BlockType::MXFP4, _) => rows(values, importance, out, levels::mxfp4),
+            (BlockType::NVFP4, _) => rows(values, importance, out, levels::nvfp4),
+            (BlockType::Q1_0, _) => rows(values, importance, out, coarse::q1_0),
+            (BlockType::Q2_0, _) => rows(values, importance, out, coarse::q2_0),
             _ => self.pack(values, out)?,
         }
         self.check_scales(values, out)
@@ -76,7 +100,10 @@ impl BlockType {
                 continue;
             }
             self.unpack(block, &mut unpacked)?;
-            if !all_finite(&unpacked) {
+            // Sums of squares overflow before scales do: then nothing is left of the block.
+            let lost = unpacked.iter().all(|value| *value == 0.0);
+            let saturated = self == BlockType::NVFP4 && largest > NVFP4_LARGEST;
+            if lost || saturated || !all_finite(&unpacked) {
                 let value = largest.to_string();
                 return Err(Error::TooLarge { block_type: self, at: at * self.values(), value });
             }
@@ -172,3 +199,6 @@ fn mean_square<const N: usize>(values: &[f32; N]) -> f32 {
     let [sum] = search::sums::<N, 1>(|i| [values[i] * values[i]]);
     sum / N as f32
 }
+
+#[cfg(test)]
+mod tests;

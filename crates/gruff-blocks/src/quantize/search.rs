@@ -47,16 +47,6 @@ pub(super) fn sums<const N: usize, const K: usize>(terms: impl Fn(usize) -> [f32
     partial.map(|lanes| lanes.iter().sum())
 }
 
-/// Products of a candidate's integers `q` with values and weights: `sum(w x q)` and `sum(w q q)`.
-#[inline(always)]
-fn moments<const N: usize>(x: &[f32; N], w: &[f32; N], inverse: f32, low: f32, high: f32) -> [f32; 2] {
-    sums::<N, 2>(|i| {
-        let q = nearest(x[i] * inverse, low, high);
-        let wq = w[i] * q;
-        [wq * x[i], wq * q]
-    })
-}
-
 /// A scale, and what an error in it costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
@@ -98,13 +88,30 @@ pub(super) fn scale<const N: usize>(
     end: f32,
     steps: Steps,
 ) -> Scale {
+    let ends = (-steps.each_way..=steps.each_way).map(|step| end + steps.width * step as f32);
+    scale_of_levels(x, w, |value| nearest(value, low, high), ends)
+}
+
+/// Finds the scale that minimises `sum(w (x - scale level)^2)`, where `snap` gives the level nearest to a number, by
+/// putting the extreme value at each of `ends`.
+#[inline(always)]
+pub(super) fn scale_of_levels<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    snap: impl Fn(f32) -> f32,
+    ends: impl Iterator<Item = f32>,
+) -> Scale {
     let extreme = extreme(x);
     if extreme.abs() < NOTHING {
         return Scale::default();
     }
     let (mut best, mut score) = (Scale::default(), 0.0);
     let mut consider = |inverse: f32| {
-        let [wxq, wqq] = moments(x, w, inverse, low, high);
+        let [wxq, wqq] = sums::<N, 2>(|i| {
+            let level = snap(x[i] * inverse);
+            let weighed = w[i] * level;
+            [weighed * x[i], weighed * level]
+        });
         // What the candidate takes off the error is wxq^2 / wqq.
         if wqq > 0.0 && wxq * wxq > score * wqq {
             best = Scale { value: wxq / wqq, weight: wqq };
@@ -113,8 +120,8 @@ pub(super) fn scale<const N: usize>(
         best.value
     };
     let mut value = 0.0;
-    for step in -steps.each_way..=steps.each_way {
-        value = consider((end + steps.width * step as f32) / extreme);
+    for end in ends {
+        value = consider(end / extreme);
     }
     if value != 0.0 {
         consider(1.0 / value);
