@@ -73,8 +73,9 @@ impl Levels {
 static IQ4: Levels = Levels::new(&IQ4_NL_VALUES);
 static E2M1: Levels = Levels::new(&E2M1_DOUBLED);
 
+/// `1 / scale`, or 0 for scales so small that it would overflow: values under them are taken for zero.
 fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+    if scale.abs() < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale }
 }
 
 /// Where the extreme value is put: at either end of the levels, and a little beyond or within.

@@ -149,8 +149,11 @@ fn values_that_a_type_can_hold_come_back() {
     for block_type in all_types() {
         let zeros = round_trip(block_type, &[0.0; ROW], None);
         assert!(zeros.iter().all(|value| *value == 0.0), "{block_type}");
-        let ones = round_trip(block_type, &[-1.0; ROW], None);
-        assert!(ones.iter().all(|value| (value + 1.0).abs() < 0.2), "{block_type}: {}", ones[0]);
+        let ones = [-1.0; ROW];
+        let lost = error(&ones, &round_trip(block_type, &ones, None), |_| 1.0) / ROW as f64;
+        // Few entries of the smaller books have all values alike.
+        let most = if block_type.name().starts_with("IQ") { 0.15 } else { 0.003 };
+        assert!(lost < most, "{block_type}: {lost}");
     }
 }
 
