@@ -14,8 +14,8 @@ const SIZE: (u32, u32) = (960, 540);
 const FONT: &str = "sans-serif";
 const LINE: RGBColor = RGBColor(31, 119, 180);
 const POINTS: RGBColor = RGBColor(255, 127, 14);
-/// Errors smaller than this are drawn as this: a logarithmic axis has no zero.
-const LEAST_ERROR: f64 = 1e-9;
+/// What the legend of tensors takes of the picture's width.
+const LEGEND: f64 = 0.28;
 /// Kinds of tensors that get a colour of their own.
 const COLORS: usize = 12;
 
@@ -63,15 +63,16 @@ pub fn plot_perplexity(path: &Path, title: &str, chunks: &[ChunkPerplexity]) -> 
 }
 
 /// Draws the relative error of each tensor over its layer, a colour for each kind of tensor, to an SVG file at
-/// `path`. Tensors outside layers stand at the left end; what cannot be compared is left out.
+/// `path`. Tensors outside layers stand at the left end; those that are equal, or cannot be compared,
+/// are left out.
 ///
 /// # Errors
 /// As [`plot_perplexity`].
 pub fn plot_tensors(path: &Path, title: &str, tensors: &[TensorComparison]) -> Result<()> {
     let mut kinds: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for tensor in tensors.iter().filter(|tensor| tensor.relative().is_finite()) {
+    for tensor in tensors.iter().filter(|tensor| tensor.relative() > 0.0 && tensor.relative().is_finite()) {
         let (layer, kind) = split(&tensor.name);
-        let point = (layer, tensor.relative().max(LEAST_ERROR));
+        let point = (layer, tensor.relative());
         match kinds.iter_mut().find(|(name, _)| *name == kind) {
             Some((_, points)) => points.push(point),
             None => kinds.push((kind, vec![point])),
@@ -83,16 +84,20 @@ pub fn plot_tensors(path: &Path, title: &str, tensors: &[TensorComparison]) -> R
         let points = || kinds.iter().flat_map(|(_, points)| points);
         let (low, high) = bounds(points().map(|(_, error)| *error));
         let (_, last) = bounds(points().map(|(layer, _)| *layer));
+        let last = last.max(0.0);
+        // The legend stands behind the last layer, where nothing is drawn.
+        let end = last + 0.5 + LEGEND * (last + 2.0) / (1.0 - LEGEND);
         let mut chart = ChartBuilder::on(area)
             .caption(title, (FONT, 20))
             .margin(15)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d(-1.5..last.max(0.0) + 0.5, (low / 2.0..high * 2.0).log_scale())?;
+            .build_cartesian_2d(-1.5..end, (low / 2.0..high * 2.0).log_scale())?;
         chart
             .configure_mesh()
             .x_desc("layer (-1: outside layers)")
             .y_desc("relative RMS error")
+            .x_label_formatter(&|layer| if *layer <= last { layer.to_string() } else { String::new() })
             .y_label_formatter(&|error| format!("{error:.0e}"))
             .draw()?;
         for (index, (kind, points)) in kinds.iter().enumerate() {
@@ -139,7 +144,12 @@ where
     Y: Ranged<ValueType = f64>,
 {
     let mut labels = chart.configure_series_labels();
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).label_font((FONT, 13)).draw()
+    labels
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .label_font((FONT, 13))
+        .draw()
 }
 
 /// Draws, then writes the picture beside `path` and renames it.
@@ -197,7 +207,8 @@ mod tests {
         plot_tensors(&path, "errors", &tensors).unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         assert!(svg.contains("ffn_up.weight") && svg.contains("output.weight"));
-        assert_eq!(svg.matches("<circle").count(), 5);
+        // The one that is equal is left out.
+        assert_eq!(svg.matches("<circle").count(), 4);
     }
 
     #[test]

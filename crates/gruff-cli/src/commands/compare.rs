@@ -1,10 +1,11 @@
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
 use gruff::Checkpoint;
+use gruff::floors::convert::{ConvertOptions, OutType, convert};
 use gruff_eval::{
     LogitsComparison, TensorComparison, Windows, compare_logits, compare_tensors, plot_tensors,
 };
@@ -13,11 +14,12 @@ use serde_json::{Value as Json, json};
 use crate::args::{DeviceArgs, SourceArgs, read_file};
 use crate::console::Console;
 use crate::failure::usage;
-use crate::progress::Counter;
+use crate::progress::{ConversionProgress, Counter};
 
 /// Compare two checkpoints, tensor by tensor and by their logits on a text
 ///
-/// A line a tensor: type in both, the largest and the root mean square difference, that relative to the tensor
+/// Each is a GGUF model, or a folder that transformers saved: that is converted to f32 beside the system's temporary
+/// files first. A line a tensor: type in both, the largest and the root mean square difference, that relative to the tensor
 /// itself, and the cosine between both. With a text, the second model's logits are held against the first's, too.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gruff compare model-F16.gguf model-Q8_0.gguf\n  \
@@ -65,16 +67,18 @@ impl Compare {
             return usage("--tolerance is an error: 0 or more");
         }
         let text = self.f.as_deref().map(read_file).transpose()?;
-        let (a, b) = (self.source.open(&self.a, console)?, self.source.open(&self.b, console)?);
+        let scratch = tempfile::tempdir()?;
+        let a = self.open(&self.a, &scratch.path().join("a.gguf"), console)?;
+        let b = self.open(&self.b, &scratch.path().join("b.gguf"), console)?;
         let tensors = self.tensors(&a, &b, console)?;
         let logits = text.map(|text| self.logits(&a, &b, &text, console)).transpose()?;
         if let Some(path) = &self.plot {
-            let title = format!("{} against {}", b.files().id, a.files().id);
+            let title = format!("{} against {}", self.b, self.a);
             plot_tensors(path, &title, &tensors)?;
         }
         if self.json {
             let report = json!({
-                "a": a.files().id, "b": b.files().id,
+                "a": self.a, "b": self.b,
                 "tensors": tensors, "logits": logits, "summary": summary(&tensors),
             });
             writeln!(std::io::stdout().lock(), "{report:#}")?;
@@ -82,6 +86,17 @@ impl Compare {
             print(&tensors, logits.as_ref())?;
         }
         self.judge(&tensors, logits.as_ref())
+    }
+
+    /// Opens a checkpoint, by way of `converted` where it is a folder that transformers saved.
+    fn open(&self, name: &str, converted: &Path, console: &Console) -> anyhow::Result<Checkpoint> {
+        let folder = Path::new(name);
+        if !folder.join("config.json").is_file() || holds_gguf(folder) {
+            return self.source.open(name, console);
+        }
+        let options = ConvertOptions { outtype: OutType::F32, ..ConvertOptions::default() };
+        convert(folder, converted, &options, &ConversionProgress::new(*console, name))?;
+        self.source.open(&converted.display().to_string(), console)
     }
 
     fn tensors(
@@ -135,6 +150,11 @@ impl Compare {
             _ => Ok(()),
         }
     }
+}
+
+fn holds_gguf(folder: &Path) -> bool {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.map(|file| file.path()).any(|path| path.extension().is_some_and(|extension| extension == "gguf"))
 }
 
 fn summary(tensors: &[TensorComparison]) -> Json {
