@@ -128,3 +128,17 @@ fn checkpoints_are_compared() {
     gruff.run(&["compare", "tiny.gguf", "tiny.gguf", "--tolerance", "NaN"]).fails(2, &["tolerance"]);
     gruff.run(&["compare", "tiny.gguf", "missing.gguf"]).fails(1, &["missing.gguf"]);
 }
+
+#[test]
+fn a_folder_of_transformers_is_compared() {
+    let gruff = with_text();
+    gruff.ok(&["dequantize", "tiny.gguf", "folder", "--dtype", "f32", "-q"]);
+    let same =
+        ["compare", "tiny.gguf", "folder", "-f", "text.txt", "--ctx", "32", "--dtype", "f32", "--json"];
+    let json = gruff.json(&[&same[..], &["--tolerance", "1e-6"]].concat());
+    assert_eq!(json["b"], "folder");
+    assert_eq!((&json["summary"]["only_in_a"], &json["summary"]["only_in_b"]), (&0.into(), &0.into()));
+    assert_eq!(json["logits"]["same_top"]["value"], 1.0);
+    gruff.write("folder/config.json", "{}");
+    gruff.run(&["compare", "tiny.gguf", "folder"]).fails(1, &["config.json"]);
+}
