@@ -42,6 +42,9 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::List(command) => command.run(console),
         Command::Convert(command) => command.run(console),
         Command::Dequantize(command) => command.run(console),
+        Command::Split(command) => command.run(console),
+        Command::Merge(command) => command.run(console),
+        Command::Edit(command) => command.run(console),
         Command::Completions(command) => command.run(),
     }
 }

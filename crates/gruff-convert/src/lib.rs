@@ -1,6 +1,7 @@
 //! Checkpoints from one file to another: safetensors to GGUF and back, quantize, split, merge, edit.
 
 mod architecture;
+mod container;
 mod convert;
 mod dequantize;
 mod error;
@@ -11,6 +12,10 @@ pub mod quantize;
 pub mod safetensors;
 mod stream;
 
+#[cfg(test)]
+mod tests;
+
+pub use container::{Assignment, Edit, Replaced, edit, merge, split};
 pub use convert::{ConvertOptions, Converted, OutType, convert};
 pub use dequantize::{Dense, DequantizeOptions, Dequantized, Dtype, dequantize};
 pub use error::{Error, Result};

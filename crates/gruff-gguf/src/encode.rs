@@ -6,6 +6,15 @@ use crate::header::MAGIC;
 use crate::metadata::Metadata;
 use crate::value::{Array, Endian, Number, Value};
 
+/// One entry of the tensor table.
+pub(crate) struct Entry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) shape: &'a [u64],
+    pub(crate) type_id: u32,
+    /// Where the data begin in the data section.
+    pub(crate) offset: u64,
+}
+
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct NewTensor {
@@ -16,15 +25,20 @@ pub(crate) struct NewTensor {
     pub(crate) bytes: u64,
 }
 
-/// The header of a file with these pairs and tensors, whose data follow each other in this order, each on a
-/// multiple of `alignment`. Lengths are 64 bits wide, as in versions 2 and 3.
-pub(crate) fn header(
-    version: u32,
-    endian: Endian,
-    metadata: &Metadata,
-    tensors: &[NewTensor],
-    alignment: u64,
-) -> Vec<u8> {
+/// Entries for tensors whose data follow each other in this order, each on a multiple of `alignment`.
+pub(crate) fn in_order(tensors: &[NewTensor], alignment: u64) -> Vec<Entry<'_>> {
+    let mut next = 0_u64;
+    let entries = tensors.iter().map(|tensor| {
+        let offset = next;
+        // An offset that cannot be expressed is refused when the header is checked.
+        next = offset.saturating_add(tensor.bytes).checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
+        Entry { name: &tensor.name, shape: &tensor.shape, type_id: tensor.block_type.id(), offset }
+    });
+    entries.collect()
+}
+
+/// The header of a file with these pairs and tensors. Lengths are 64 bits wide, as in versions 2 and 3.
+pub(crate) fn header(version: u32, endian: Endian, metadata: &Metadata, tensors: &[Entry]) -> Vec<u8> {
     let mut out = Encoder { bytes: MAGIC.to_vec(), endian };
     out.number(version);
     out.size(tensors.len());
@@ -34,15 +48,12 @@ pub(crate) fn header(
         out.number(value.value_type() as u32);
         out.value(value);
     }
-    let mut offset = 0_u64;
     for tensor in tensors {
         out.string(tensor.name.as_bytes());
         out.number(tensor.shape.len() as u32);
         tensor.shape.iter().for_each(|&size| out.number(size));
-        out.number(tensor.block_type.id());
-        out.number(offset);
-        // An offset that cannot be expressed is refused when the header is checked.
-        offset = offset.saturating_add(tensor.bytes).checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
+        out.number(tensor.type_id);
+        out.number(tensor.offset);
     }
     out.bytes
 }

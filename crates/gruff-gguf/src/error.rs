@@ -138,6 +138,14 @@ pub enum Error {
         /// The tensor.
         tensor: String,
     },
+    /// Pairs that would move every tensor.
+    #[error(
+        "{file}: general.alignment cannot be changed in a file that exists; leave it as it is, or write the model anew"
+    )]
+    Alignment {
+        /// The file.
+        file: Arc<str>,
+    },
     /// A version of the format that cannot be written.
     #[error("GGUF version {version} cannot be written; choose 2 or 3")]
     WriteVersion {

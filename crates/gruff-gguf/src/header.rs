@@ -25,6 +25,8 @@ pub(crate) struct Header {
     pub(crate) endian: Endian,
     pub(crate) metadata: Metadata,
     pub(crate) tensors: Vec<TensorInfo>,
+    /// Where the data section begins in the file.
+    pub(crate) section: u64,
 }
 
 impl Header {
@@ -53,7 +55,7 @@ impl Header {
         // Cannot overflow: the position is within bytes in memory, the alignment at most 2^63.
         let section = cursor.position().next_multiple_of(alignment);
         tensor::check_layout(&mut tensors, section, alignment, file_bytes)?;
-        Ok(Header { version, endian, metadata, tensors })
+        Ok(Header { version, endian, metadata, tensors, section })
     }
 }
 

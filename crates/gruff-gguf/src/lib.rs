@@ -23,6 +23,7 @@
 
 mod cursor;
 mod data;
+mod edit;
 mod encode;
 mod error;
 mod gguf;
@@ -37,6 +38,7 @@ mod value;
 mod writer;
 
 pub use data::TensorData;
+pub use edit::{Replaced, replace_metadata};
 pub use error::{Error, Fault};
 pub use gguf::Gguf;
 pub use limits::Limits;

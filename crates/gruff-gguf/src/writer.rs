@@ -230,6 +230,11 @@ impl FileWriter {
         &self.inner.tensors
     }
 
+    /// The files that [`finish`](Self::finish) puts in place.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
     /// Appends little-endian packed bytes to the data of the tensor called `name`.
     ///
     /// # Errors
@@ -280,7 +285,8 @@ impl<W: Write + Seek> DataWriter<W> {
         let alignment = writer.metadata.u64_or(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)?.max(1);
         let mut tensors = Vec::new();
         for (part, ((metadata, group), (file, output))) in plan.iter().zip(&mut outputs).enumerate() {
-            let bytes = encode::header(writer.version, writer.endian, metadata, group, alignment);
+            let entries = encode::in_order(group, alignment);
+            let bytes = encode::header(writer.version, writer.endian, metadata, &entries);
             let header = Header::read(&bytes, LARGEST_FILE, file, &Limits::default())?;
             let end = header.tensors.last().map_or(bytes.len() as u64, |tensor| {
                 (tensor.offset() + tensor.bytes().unwrap_or(0)).next_multiple_of(alignment)
@@ -345,14 +351,14 @@ impl<W: Write + Seek> DataWriter<W> {
 }
 
 /// A file that is removed unless it is put in place.
-struct TempFile {
-    file: File,
+pub(crate) struct TempFile {
+    pub(crate) file: File,
     path: PathBuf,
     target: PathBuf,
 }
 
 impl TempFile {
-    fn create(target: &Path) -> Result<Self, Error> {
+    pub(crate) fn create(target: &Path) -> Result<Self, Error> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = format!("{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
         let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -365,7 +371,7 @@ impl TempFile {
         Ok(TempFile { file, path, target: target.to_owned() })
     }
 
-    fn put_in_place(self) -> io::Result<()> {
+    pub(crate) fn put_in_place(self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)
     }
 }

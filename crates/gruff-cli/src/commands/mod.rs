@@ -8,14 +8,17 @@ mod dequantize;
 mod detokenize;
 mod doctor;
 mod download;
+mod edit;
 mod imatrix;
 mod inspect;
 mod list;
 mod logits;
+mod merge;
 mod perplexity;
 mod quantize;
 mod render;
 mod run;
+mod split;
 mod tokenize;
 
 use clap::{Parser, Subcommand};
@@ -61,5 +64,8 @@ pub(crate) enum Command {
     List(list::List),
     Convert(convert::Convert),
     Dequantize(dequantize::Dequantize),
+    Split(split::Split),
+    Merge(merge::Merge),
+    Edit(edit::Edit),
     Completions(completions::Completions),
 }

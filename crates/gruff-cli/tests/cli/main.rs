@@ -1,6 +1,7 @@
 //! The real binary, driven as a user does, on a tiny random model.
 
 mod bench;
+mod convert;
 mod errors;
 mod evaluate;
 mod files;

@@ -219,6 +219,7 @@ impl Source<'_> {
 
     fn qwen35(&self, config: &mut Map<String, Value>) -> Result<()> {
         let interval = self.metadata.usize_or(&self.name("full_attention_interval"), 4)?.max(1);
+        config.insert("full_attention_interval".into(), interval.into());
         let is_linear = match self.flags("attention.recurrent_layers")? {
             Some(flags) => flags,
             None => (1..=self.layers).map(|layer| layer % interval != 0).collect(),
