@@ -1,9 +1,12 @@
 //! Progress bars: of downloads, of files that are written, of pieces of work.
 
-use std::sync::Mutex;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use gruff::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::SIGINT;
 
 use crate::console::Console;
 use crate::size::Bytes;
@@ -123,10 +126,16 @@ impl gruff::floors::convert::Progress for ConversionProgress {
     }
 }
 
-/// A bar that counts pieces of work, on a terminal; elsewhere nothing.
+/// A bar that counts pieces of work, on a terminal; elsewhere nothing. Ctrl-C ends the work behind the piece that is
+/// in progress, so that nothing is left half done; a second one ends the program at once.
 pub(crate) struct Counter {
+    what: &'static str,
     bar: ProgressBar,
+    interrupted: Arc<AtomicBool>,
 }
+
+/// The exit code of a program that Ctrl-C has ended, as shells give it.
+const INTERRUPTED: i32 = 130;
 
 impl Counter {
     pub(crate) fn new(console: &Console, what: &'static str) -> Self {
@@ -139,7 +148,11 @@ impl Counter {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(what);
-        Self { bar }
+        let interrupted = Arc::new(AtomicBool::new(false));
+        // Where signals cannot be handled, Ctrl-C just ends the program.
+        let _ = signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED, interrupted.clone());
+        let _ = signal_hook::flag::register(SIGINT, interrupted.clone());
+        Self { what, bar, interrupted }
     }
 
     /// So many of so many pieces are done. `line` may write to a terminal meanwhile: the bar makes room for it.
@@ -147,6 +160,25 @@ impl Counter {
         self.bar.set_length(total as u64);
         self.bar.set_position(done as u64);
         self.bar.suspend(line)
+    }
+
+    /// So many of so many pieces are done: whether to go on.
+    pub(crate) fn step(&self, done: usize, total: usize) -> ControlFlow<()> {
+        self.advance(done, total, || ());
+        if self.interrupted.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// An error when Ctrl-C has ended the work before its end.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        if done < total && self.interrupted.load(Ordering::Relaxed) {
+            anyhow::bail!("stopped after {done} of {total} {}", self.what);
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,22 @@
 //! An [`Evaluator`] is a model with its tokenizer. Perplexity, KL divergence and the importance matrix are
 //! llama.cpp's, window by window, so that their values can be put beside published ones and their files
 //! exchanged. Nothing here samples: every figure is a function of the model and the text.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//!
+//! use gruff::{AutoModelForCausalLM, AutoTokenizer};
+//! use gruff_eval::{Evaluator, EvaluatorOptions, Windows, perplexity};
+//!
+//! let model = AutoModelForCausalLM::from_pretrained("model.gguf").load()?;
+//! let tokenizer = AutoTokenizer::from_pretrained("model.gguf").load()?;
+//! let evaluator =
+//!     Evaluator::new(model.model().clone(), tokenizer.tokenizer().clone(), EvaluatorOptions::default());
+//! let tokens = evaluator.tokenize(&std::fs::read_to_string("text.txt")?)?;
+//! let result = perplexity(&evaluator, &tokens, &Windows::default(), |_| ControlFlow::Continue(()))?;
+//! println!("{:.4} ± {:.4}", result.perplexity.value, result.perplexity.error);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod compare;
 mod divergence;

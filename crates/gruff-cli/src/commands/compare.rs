@@ -1,5 +1,4 @@
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -107,10 +106,12 @@ impl Compare {
     ) -> anyhow::Result<Vec<TensorComparison>> {
         let counter = Counter::new(console, "tensors");
         let mut done = 0;
-        Ok(compare_tensors(a.gguf(), b.gguf(), |_, total| {
+        let tensors = compare_tensors(a.gguf(), b.gguf(), |_, total| {
             done += 1;
-            counter.advance(done, total, || ControlFlow::Continue(()))
-        })?)
+            counter.step(done, total)
+        })?;
+        counter.finish()?;
+        Ok(tensors)
     }
 
     fn logits(
@@ -124,9 +125,8 @@ impl Compare {
         let (a, b) = (evaluator(a)?, evaluator(b)?);
         let windows = Windows { ctx: self.ctx, stride: None, chunks: self.chunks };
         let counter = Counter::new(console, "windows");
-        let logits = compare_logits(&a, &b, text, &windows, |done, total| {
-            counter.advance(done, total, || ControlFlow::Continue(()))
-        })?;
+        let logits = compare_logits(&a, &b, text, &windows, |done, total| counter.step(done, total))?;
+        counter.finish()?;
         Ok(logits)
     }
 

@@ -1,4 +1,3 @@
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -56,10 +55,9 @@ impl Imatrix {
         let options =
             ImatrixOptions { ctx: self.ctx, chunks: self.chunks, process_output: self.process_output };
         let counter = Counter::new(console, "windows");
-        let matrix = importance_matrix(&evaluator, &tokens, &options, |done, total| {
-            counter.advance(done, total, || ControlFlow::Continue(()))
-        })?;
-        drop(counter);
+        let matrix =
+            importance_matrix(&evaluator, &tokens, &options, |done, total| counter.step(done, total))?;
+        counter.finish()?;
         for (tensor, empty, experts) in matrix.partial() {
             console.warn(format_args!(
                 "{tensor}: no token reached {empty} of {experts} experts; take more text"

@@ -34,9 +34,9 @@ pub(crate) struct Perplexity {
     /// Text to score; - for standard input
     #[arg(short, long = "text", value_name = "FILE", required_unless_present_any = ["kl_divergence", "multiple_choice"])]
     f: Option<PathBuf>,
-    /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    ctx: usize,
+    /// Tokens in a window [default: 512]
+    #[arg(long, value_name = "N", conflicts_with_all = ["kl_divergence", "multiple_choice"])]
+    ctx: Option<usize>,
     /// Tokens from window to window; the last so many of each are scored
     #[arg(long, value_name = "N", conflicts_with = "save_logits")]
     stride: Option<usize>,
@@ -97,7 +97,8 @@ impl Perplexity {
 
     fn score_text(&self, evaluator: &Evaluator, path: &Path, console: &Console) -> anyhow::Result<Json> {
         let tokens = evaluator.tokenize(&read_file(path)?)?;
-        let windows = Windows { ctx: self.ctx, stride: self.stride, chunks: self.chunks };
+        let ctx = self.ctx.unwrap_or(Windows::default().ctx);
+        let windows = Windows { ctx, stride: self.stride, chunks: self.chunks };
         let mut lines = Lines::new(console, self.json, "windows");
         let mut on_chunk = |chunk: &ChunkPerplexity| {
             let &ChunkPerplexity { chunk, chunks, perplexity, own } = chunk;
@@ -115,7 +116,7 @@ impl Perplexity {
             Some(path) => save_logits(evaluator, &tokens, &windows, path, &mut on_chunk)?,
             None => perplexity(evaluator, &tokens, &windows, &mut on_chunk)?,
         };
-        lines.finish()?;
+        let stopped = lines.finish()?;
         if let Some(plot) = &self.plot {
             plot_perplexity(plot, &format!("{} on {}", self.model, path.display()), &result.chunks)?;
         }
@@ -126,8 +127,9 @@ impl Perplexity {
             ("bits per byte", bits),
             ("tokens scored", result.tokens.to_string()),
         ])?;
+        stopped?;
         let mut report = serde_json::to_value(&result)?;
-        report["ctx"] = json!(self.ctx);
+        report["ctx"] = json!(windows.ctx);
         report["stride"] = json!(self.stride);
         Ok(report)
     }
@@ -145,8 +147,9 @@ impl Perplexity {
             ];
             lines.add(chunk.chunk, chunk.chunks, &fields)
         })?;
-        lines.finish()?;
+        let stopped = lines.finish()?;
         self.print(&divergence_lines(&result))?;
+        stopped?;
         Ok(serde_json::to_value(&result)?)
     }
 
@@ -158,11 +161,9 @@ impl Perplexity {
             return usage("--tasks 0 scores nothing; take 1 or more");
         }
         let counter = Counter::new(console, "tasks");
-        let result = multiple_choice(evaluator, &tasks, |done| {
-            counter.advance(done, tasks.len(), || ControlFlow::Continue(()))
-        })
-        .with_context(|| path.display().to_string())?;
-        drop(counter);
+        let result = multiple_choice(evaluator, &tasks, |done| counter.step(done, tasks.len()))
+            .with_context(|| path.display().to_string())?;
+        let stopped = counter.finish();
         let MultipleChoice { tasks, acc, acc_norm, acc_token, .. } = &result;
         let line = |accuracy: &gruff_eval::Accuracy| {
             let (low, high) = (100.0 * accuracy.low, 100.0 * accuracy.high);
@@ -174,6 +175,7 @@ impl Perplexity {
             ("acc_token", line(acc_token)),
             ("tasks", tasks.to_string()),
         ])?;
+        stopped?;
         Ok(serde_json::to_value(&result)?)
     }
 
@@ -272,7 +274,7 @@ impl Lines {
             row(&mut out, fields.iter().map(|(_, value)| value))
         });
         match written {
-            Ok(()) => ControlFlow::Continue(()),
+            Ok(()) => self.counter.step(done, total),
             Err(error) => {
                 self.fault = Some(error);
                 ControlFlow::Break(())
@@ -280,13 +282,14 @@ impl Lines {
         }
     }
 
-    /// Leaves a line between the table and what follows.
-    fn finish(self) -> std::io::Result<()> {
+    /// Leaves a line between the table and what follows; within, an error when Ctrl-C has ended the work early.
+    fn finish(self) -> std::io::Result<anyhow::Result<()>> {
         match self.fault {
-            Some(fault) => Err(fault),
-            None if self.silent => Ok(()),
-            None => writeln!(std::io::stdout().lock()),
+            Some(fault) => return Err(fault),
+            None if self.silent => {}
+            None => writeln!(std::io::stdout().lock())?,
         }
+        Ok(self.counter.finish())
     }
 }
 

@@ -142,3 +142,30 @@ fn a_folder_of_transformers_is_compared() {
     gruff.write("folder/config.json", "{}");
     gruff.run(&["compare", "tiny.gguf", "folder"]).fails(1, &["config.json"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_work_and_leaves_no_file() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+
+    let gruff = Gruff::new();
+    gruff.write("text.txt", TEXT.repeat(3000));
+    let arguments =
+        ["perplexity", "tiny.gguf", "-f", "text.txt", "--ctx", "128", "--save-logits", "base.kld"];
+    let mut child = gruff.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    lines.read_line(&mut text).unwrap();
+    lines.read_line(&mut text).unwrap();
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    lines.read_to_string(&mut text).unwrap();
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{errors}");
+    assert!(errors.contains("error: stopped after") && text.contains("tokens scored"), "{errors}{text}");
+    let left: Vec<_> =
+        std::fs::read_dir(gruff.path(".")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the model and the text: {left:?}");
+}
