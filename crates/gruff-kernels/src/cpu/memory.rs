@@ -9,7 +9,7 @@ use crate::buffer::ForeignBytes;
 const ALIGNMENT: usize = 64;
 
 enum Owner {
-    Heap(Layout),
+    Heap { layout: Layout, base: NonNull<u8> },
     Foreign { _keep: ForeignBytes },
 }
 
@@ -32,11 +32,18 @@ unsafe impl Sync for CpuMemory {}
 
 impl CpuMemory {
     /// Takes zeroed memory, or `None` when there is none.
+    ///
+    /// It is asked for with no more than the allocator's own alignment and aligned here: only then does large memory
+    /// come from the system as zeros that take no room until they are written, as caches and scratch need not be whole.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).ok()?;
+        let layout = Layout::array::<u128>(len.checked_add(ALIGNMENT)?.div_ceil(size_of::<u128>())).ok()?;
         // SAFETY: the layout has a non-zero size.
-        let pointer = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { pointer, len, owner: Owner::Heap(layout) })
+        let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        let skip = base.align_offset(ALIGNMENT);
+        assert!(skip < ALIGNMENT);
+        // SAFETY: there are at least `ALIGNMENT` bytes more than `len`.
+        let pointer = unsafe { base.add(skip) };
+        Some(Self { pointer, len, owner: Owner::Heap { layout, base } })
     }
 
     /// Borrows bytes that `foreign` owns and keeps valid.
@@ -48,7 +55,7 @@ impl CpuMemory {
     }
 
     pub(crate) fn writable(&self) -> bool {
-        matches!(self.owner, Owner::Heap(_))
+        matches!(self.owner, Owner::Heap { .. })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,9 +83,9 @@ impl CpuMemory {
 
 impl Drop for CpuMemory {
     fn drop(&mut self) {
-        if let Owner::Heap(layout) = self.owner {
+        if let Owner::Heap { layout, base } = self.owner {
             // SAFETY: allocated in `zeroed` with this layout.
-            unsafe { alloc::dealloc(self.pointer(), layout) }
+            unsafe { alloc::dealloc(base.as_ptr(), layout) }
         }
     }
 }

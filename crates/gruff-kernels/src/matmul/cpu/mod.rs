@@ -16,7 +16,7 @@ use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
 use crate::cpu::view::{Input, Output};
 use crate::device::Backend;
-use crate::{Activation, Activations, PackedTensor, Result, Tensor};
+use crate::{Activation, Activations, Error, PackedTensor, Result, Tensor};
 
 use kernel::{Kernel, Panel};
 use schedule::{Finish, Product, Task};
@@ -52,7 +52,16 @@ impl CpuDevice {
             Form::Rounded | Form::Padded => float::padded(x.cols()) * size_of::<f32>(),
         };
         let buffer = x.form(form, |tensor| {
-            let buffer = tensor.device().scratch_buffer(x.rows() * row_bytes)?;
+            // Second terms have as much room as the first; what is not written of it takes none.
+            let (second, bytes) = match form {
+                Form::Int8Blocks => (x.rows() * int8::groups(x.cols()), 2 * x.rows() * row_bytes),
+                Form::Rounded | Form::Padded => (0, x.rows() * row_bytes),
+            };
+            let second = u32::try_from(second).map_err(|_| Error::Shape {
+                op: "linear",
+                what: format!("{:?} activations are too many for one step", tensor.shape()),
+            })?;
+            let buffer = tensor.device().scratch_buffer(bytes)?;
             let columns = Columns { buffer: buffer.clone(), row_bytes };
             // SAFETY: nothing writes an activation's tensor while the activation lives.
             let input = unsafe { Input::<f32>::of(tensor) };
@@ -63,7 +72,7 @@ impl CpuDevice {
                     // any bytes are groups and floats.
                     unsafe {
                         match form {
-                            Form::Int8Blocks => int8::quantize(self.isa(), input.row(row), to.cast()),
+                            Form::Int8Blocks => int8::quantize(self.isa(), input.row(row), to.cast(), second),
                             Form::Rounded | Form::Padded => {
                                 let out = std::slice::from_raw_parts_mut(to.cast(), float::padded(x.cols()));
                                 float::complete(input.row(row), form == Form::Rounded, out);

@@ -2,7 +2,8 @@
 //!
 //! A row of either is a sequence of [`Group`]s of 256 values: eight blocks, interleaved so that one vector
 //! register holds four values of each. A row whose blocks do not fill the last group is completed with blocks of
-//! scale 0. Behind a row's groups lie as many others: the second terms of those that are loud.
+//! scale 0. Behind the groups of all rows lie as many others: the second terms of
+//! those that are loud.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -37,8 +38,8 @@ pub(super) struct Group {
     /// What an offset of the weights is multiplied by: the negated sums of the quants.
     whole_offsets: [i32; 8],
     offsets: [[i32; 8]; 2],
-    /// Whether it has a second term.
-    loud: bool,
+    /// How many groups further its second term lies; 0 if it has none.
+    second: u32,
 }
 
 /// Groups that hold `cols` values.
@@ -46,9 +47,27 @@ pub(super) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
 }
 
-/// Bytes of a row of `cols` activations.
+impl Group {
+    /// Whether it has a second term.
+    #[inline(always)]
+    fn is_loud(&self) -> bool {
+        self.second != 0
+    }
+
+    /// The second term of a group that has one.
+    ///
+    /// # Safety
+    /// `group` points to a group among those that [`quantize`] wrote.
+    #[inline(always)]
+    unsafe fn second(group: *const Self) -> *const Self {
+        // SAFETY: promised by the caller.
+        unsafe { group.add((*group).second as usize) }
+    }
+}
+
+/// Bytes of a row of `cols` activations, second terms apart.
 pub(super) fn row_bytes(cols: usize) -> usize {
-    2 * groups(cols) * size_of::<Group>()
+    groups(cols) * size_of::<Group>()
 }
 
 /// The kernel for a block type, where the instruction set has one.
@@ -61,26 +80,26 @@ pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     portable::kernel(block_type)
 }
 
-/// Rounds a row of activations into its groups and their second terms.
+/// Rounds a row of activations into its groups and, `second` groups further, the second terms of those that are loud.
 ///
 /// # Safety
-/// `out` points to [`row_bytes`]`(row.len())` bytes, aligned for a [`Group`], that nobody else reads or writes
-/// meanwhile.
-pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group) {
+/// `out` and `out` plus `second` point to [`row_bytes`]`(row.len())` bytes each, aligned for a [`Group`], that nobody
+/// else reads or writes meanwhile.
+pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group, second: u32) {
     let bar = loud_bar(row);
-    let groups = groups(row.len());
     for (index, values) in row.chunks(GROUP).enumerate() {
-        // SAFETY: there are `groups` groups and as many second terms, and any bytes are a group once written whole.
-        let (first, second) = unsafe { (&mut *out.add(index), &mut *out.add(groups + index)) };
+        // SAFETY: promised by the caller; any bytes are a group.
+        let (first, rest) = unsafe { (&mut *out.add(index), &mut *out.add(index + second as usize)) };
         let mut padded = [0.0; GROUP];
         let whole = values.as_array().unwrap_or_else(|| {
             padded[..values.len()].copy_from_slice(values);
             &padded
         });
         let largest = quantize_group(isa, whole, first);
-        first.loud = is_loud(&largest[..values.len().div_ceil(Q8_BLOCK)], bar);
-        if first.loud {
-            quantize_group(isa, &remainders(isa, whole, &largest), second);
+        let loud = is_loud(&largest[..values.len().div_ceil(Q8_BLOCK)], bar);
+        first.second = if loud { second } else { 0 };
+        if loud {
+            quantize_group(isa, &remainders(isa, whole, &largest), rest);
         }
     }
 }

@@ -8,7 +8,7 @@ use gruff_blocks::microscaling::{E2M1_DOUBLED, MXFP4, e8m0_half};
 use gruff_blocks::{Block, BlockType};
 
 use super::super::kernel::{Kernel, Panel};
-use super::{GROUP, Group, LANE_BLOCKS};
+use super::{Group, LANE_BLOCKS};
 use crate::cpu::scratch::Scratch;
 
 /// 32 values of a row.
@@ -48,37 +48,35 @@ pub(super) fn kernel(block_type: BlockType) -> Option<Kernel> {
 /// # Safety
 /// As for [`Kernel::compute`].
 unsafe fn compute<B: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], _: &mut Scratch) {
-    let groups = panel.cols.div_ceil(GROUP);
     for (c, column) in columns.iter().enumerate() {
-        // SAFETY: promised by the caller.
-        let x = unsafe { std::slice::from_raw_parts(column.cast::<Group>(), groups) };
-        // SAFETY: as many lie behind them; those of groups that are not loud are not read.
-        let second = unsafe { column.cast::<Group>().add(groups) };
         for row in 0..panel.rows {
             // SAFETY: promised by the caller.
             let packed = unsafe {
                 std::slice::from_raw_parts(panel.first.add(row * panel.row_bytes), panel.row_bytes)
             };
             // SAFETY: as above.
-            out[c * panel.rows + row] = unsafe { dot(bytemuck::cast_slice::<u8, B>(packed), x, second) };
+            out[c * panel.rows + row] = unsafe { dot(bytemuck::cast_slice::<u8, B>(packed), column.cast()) };
         }
     }
 }
 
 /// # Safety
-/// `second` points to the second term of each group of `x` that is loud.
-unsafe fn dot<B: Unpack>(row: &[B], x: &[Group], second: *const Group) -> f32 {
+/// `x` points to the groups of a row of activations of the same length.
+unsafe fn dot<B: Unpack>(row: &[B], x: *const Group) -> f32 {
     let blocks_of = B::TYPE.values() / 32;
     let mut acc = [[0f32; 8]; 2];
     let mut loud = false;
     for index in 0..row.len() * blocks_of {
-        let (group, lane) = (&x[index / 8], lane_of(index % 8));
+        // SAFETY: promised by the caller.
+        let (at, lane) = (unsafe { x.add(index / 8) }, lane_of(index % 8));
+        // SAFETY: as above.
+        let group = unsafe { &*at };
         let weights = row[index / blocks_of].block(index % blocks_of);
         add(&mut acc[0][lane], &weights, group, lane);
-        if group.loud {
+        if group.is_loud() {
             loud = true;
             // SAFETY: promised by the caller.
-            add(&mut acc[1][lane], &weights, unsafe { &*second.add(index / 8) }, lane);
+            add(&mut acc[1][lane], &weights, unsafe { &*Group::second(at) }, lane);
         }
     }
     let [first, second] = acc.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (c + g)) + ((b + f) + (d + h)));

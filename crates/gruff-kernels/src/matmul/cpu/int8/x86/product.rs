@@ -192,8 +192,8 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
                 let quants = stored::<D, U>(w.quants);
                 let x = &*column.add(group);
                 acc = add_group::<D, U>(acc, &w, &quants, x);
-                if x.loud {
-                    second = add_group::<D, U>(second, &w, &quants, &*column.add(groups + group));
+                if x.is_loud() {
+                    second = add_group::<D, U>(second, &w, &quants, &*Group::second(column.add(group)));
                 }
             }
             let sum = lanes(acc);
@@ -206,7 +206,7 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
 #[inline(always)]
 unsafe fn has_loud(column: *const Group, groups: usize) -> bool {
     // SAFETY: promised by the caller of `matvec` and `matmul`.
-    (0..groups).any(|group| unsafe { (*column.add(group)).loud })
+    (0..groups).any(|group| unsafe { (*column.add(group)).is_loud() })
 }
 
 /// Adds the product of a group of weights in registers and one of activations.
@@ -270,7 +270,8 @@ unsafe fn matmul<D: Dot, U: Unpack>(
             // SAFETY: promised by the caller; the tile and the sums are written before they are read.
             unsafe {
                 unpack_tile::<D, U>(panel, row, range.clone(), tile);
-                let block = Block { tile, first: start == 0, last: range.end == groups, groups: range, rows };
+                let (first, last) = (start == 0, range.end == groups);
+                let block = Block { tile, first, last, groups: range, rows };
                 for at in (0..columns.len()).step_by(D::COLS) {
                     let columns = &columns[at..(at + D::COLS).min(columns.len())];
                     let sums = sums.add(at);
@@ -285,16 +286,57 @@ unsafe fn matmul<D: Dot, U: Unpack>(
                         }
                     }
                 }
-                for at in &loud {
-                    let (column, sums) = (columns[*at].cast(), second_sums.add(*at));
-                    let out = out[at * panel.rows + row..].as_mut_ptr();
-                    for tile_row in (0..rows).step_by(D::ROWS) {
-                        match D::ROWS {
-                            4 => block.add_second::<D, U, 4>(tile_row, column, groups, sums, out),
-                            _ => block.add_second::<D, U, 2>(tile_row, column, groups, sums, out),
+                add_second::<D, U>(&block, columns, &loud, second_sums);
+                if block.last {
+                    for at in &loud {
+                        for r in 0..rows {
+                            out[at * panel.rows + row + r] += lanes((*second_sums.add(*at))[r]);
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Adds the tile's products with the second terms of the columns `loud`, group by group, as many columns together as
+/// have one in the group. Their sums stay apart from the first ones.
+#[inline(always)]
+unsafe fn add_second<D: Dot, U: Unpack>(
+    block: &Block,
+    columns: &[*const u8],
+    loud: &[usize],
+    sums: *mut Sums,
+) {
+    // SAFETY: promised by the caller of `matmul`, which passes a value of `sums` for every column.
+    unsafe {
+        if block.first {
+            for at in loud {
+                sums.add(*at).write([_mm256_setzero_ps(); TILE_ROWS]);
+            }
+        }
+        for group in block.groups.clone() {
+            let mut together = [0; 3];
+            let mut count = 0;
+            for at in loud {
+                if !(*columns.get_unchecked(*at).cast::<Group>().add(group)).is_loud() {
+                    continue;
+                }
+                together[count] = *at;
+                count += 1;
+                if count == D::COLS {
+                    match D::COLS {
+                        3 => block.second::<D, U, 4, 3>(group, columns, together, sums),
+                        _ => block.second::<D, U, 2, 2>(group, columns, together, sums),
+                    }
+                    count = 0;
+                }
+            }
+            match (D::ROWS, count) {
+                (_, 0) => {}
+                (4, 1) => block.second::<D, U, 4, 1>(group, columns, together, sums),
+                (4, _) => block.second::<D, U, 4, 2>(group, columns, together, sums),
+                _ => block.second::<D, U, 2, 1>(group, columns, together, sums),
             }
         }
     }
@@ -378,38 +420,34 @@ impl Block {
         }
     }
 
-    /// Adds the second terms of a column of `groups` groups to rows `row..row + R` of the tile. Their sums stay apart
-    /// until the rows end.
+    /// Adds all rows' products with the second terms that C columns have for a group.
     #[inline(always)]
-    unsafe fn add_second<D: Dot, U: Unpack, const R: usize>(
+    unsafe fn second<D: Dot, U: Unpack, const R: usize, const C: usize>(
         &self,
-        row: usize,
-        column: *const Group,
-        groups: usize,
+        group: usize,
+        columns: &[*const u8],
+        together: [usize; 3],
         sums: *mut Sums,
-        out: *mut f32,
     ) {
-        // SAFETY: promised by the caller of `matmul`, which passes a column with its sums and outputs.
+        // SAFETY: promised by the caller of `matmul`; `together` are columns with a second term for the group.
         unsafe {
-            let mut acc = [[_mm256_setzero_ps(); 1]; R];
-            if !self.first {
+            let x: [*const Group; C] =
+                each!(|c: C| Group::second(columns.get_unchecked(together[c]).cast::<Group>().add(group)));
+            for row in (0..self.rows).step_by(R) {
+                let w: [*const Weights; R] = each!(|r: R| (&raw const (*self.tile)[row + r])
+                    .cast::<Weights>()
+                    .add(group - self.groups.start));
+                let mut acc = [[_mm256_setzero_ps(); C]; R];
                 for r in 0..R {
-                    acc[r][0] = (&raw const (*sums)[row + r]).read();
+                    for c in 0..C {
+                        acc[r][c] = (&raw const (*sums.add(together[c]))[row + r]).read();
+                    }
                 }
-            }
-            for group in self.groups.clone() {
-                if (*column.add(group)).loud {
-                    let at = group - self.groups.start;
-                    let w: [*const Weights; R] =
-                        each!(|r: R| (&raw const (*self.tile)[row + r]).cast::<Weights>().add(at));
-                    multiply::<D, U, R, 1>(&mut acc, w, [column.add(groups + group)]);
-                }
-            }
-            for r in 0..R {
-                if !self.last {
-                    (&raw mut (*sums)[row + r]).write(acc[r][0]);
-                } else if row + r < self.rows {
-                    *out.add(row + r) += lanes(acc[r][0]);
+                multiply::<D, U, R, C>(&mut acc, w, x);
+                for r in 0..R {
+                    for c in 0..C {
+                        (&raw mut (*sums.add(together[c]))[row + r]).write(acc[r][c]);
+                    }
                 }
             }
         }
