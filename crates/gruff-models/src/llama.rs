@@ -1,13 +1,12 @@
 //! Llama and what was built like it: Mistral, Mixtral, SmolLM, TinyLlama.
 
 use gruff_kernels::rope::{RopeSpec, RopeStyle};
-use gruff_kernels::{Step, Tensor};
 
 use crate::config::DecoderConfig;
 use crate::keys::Keys;
-use crate::layers::{AttentionConfig, DecoderLayer, Embedding, FeedForwardConfig, Forward, Head, rope_spec};
+use crate::layers::{AttentionConfig, Decoder, DecoderLayer, FeedForwardConfig, rope_spec};
 use crate::weights::Weights;
-use crate::{Caches, Model, ModelBase, Names, Result};
+use crate::{Model, Names, Result};
 
 pub(crate) const NAMES: Names = Names(&[
     ("model.embed_tokens", "token_embd"),
@@ -56,43 +55,11 @@ impl Config {
     }
 }
 
-struct Llama {
-    base: ModelBase,
-    embed_tokens: Embedding,
-    layers: Vec<DecoderLayer>,
-    head: Head,
-    rope: RopeSpec,
-}
-
 /// Puts the model together.
 pub(crate) fn load(keys: &Keys, weights: &Weights) -> Result<Box<dyn Model>> {
     let config = Config::new(keys)?;
-    let decoder = &config.decoder;
-    let embed_tokens = Embedding::load(weights, decoder, 1.0)?;
-    let layer = |i| {
-        let w = weights.module(format!("model.layers.{i}"));
-        DecoderLayer::load(w, i, decoder, config.attention(keys, i)?, &config.feed_forward)
-    };
-    let layers = (0..decoder.num_hidden_layers).map(layer).collect::<Result<Vec<_>>>()?;
-    let head = Head::load(weights, decoder, &embed_tokens, None)?;
     let rope = config.rope(keys, weights)?;
-    let caches = layers.iter().map(DecoderLayer::cache).collect();
-    let base = decoder.base(keys, weights, NAMES, caches)?;
-    Ok(Box::new(Llama { base, embed_tokens, layers, head, rope }))
-}
-
-impl Model for Llama {
-    fn base(&self) -> &ModelBase {
-        &self.base
-    }
-
-    fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
-        let cx = Forward::new(&self.base, step);
-        let rope = cx.rope(&self.rope)?;
-        let mut x = self.embed_tokens.forward(&cx)?;
-        for layer in &self.layers {
-            layer.forward(&cx, &mut x, &rope, caches)?;
-        }
-        self.head.forward(&cx, x)
-    }
+    Decoder::load(keys, weights, NAMES, &config.decoder, rope, |i, w| {
+        DecoderLayer::load(w, i, &config.decoder, config.attention(keys, i)?, &config.feed_forward)
+    })
 }

@@ -1,13 +1,12 @@
 //! Qwen2 and Qwen2.5: Llama's layers with biases on queries, keys and values.
 
-use gruff_kernels::rope::{RopeSpec, RopeStyle};
-use gruff_kernels::{Step, Tensor};
+use gruff_kernels::rope::RopeStyle;
 
 use crate::config::DecoderConfig;
 use crate::keys::Keys;
-use crate::layers::{DecoderLayer, Embedding, FeedForwardConfig, Forward, Head, rope_spec};
+use crate::layers::{Decoder, DecoderLayer, FeedForwardConfig, rope_spec};
 use crate::weights::Weights;
-use crate::{Caches, Model, ModelBase, Names, Result};
+use crate::{Model, Names, Result};
 
 pub(crate) const NAMES: Names = Names(&[
     ("model.embed_tokens", "token_embd"),
@@ -25,43 +24,12 @@ pub(crate) const NAMES: Names = Names(&[
     ("lm_head", "output"),
 ]);
 
-struct Qwen2 {
-    base: ModelBase,
-    embed_tokens: Embedding,
-    layers: Vec<DecoderLayer>,
-    head: Head,
-    rope: RopeSpec,
-}
-
 /// Puts the model together.
 pub(crate) fn load(keys: &Keys, weights: &Weights) -> Result<Box<dyn Model>> {
     let config = DecoderConfig::new(keys, NAMES)?;
     let feed_forward = FeedForwardConfig::Dense(config.intermediate_size(keys)?);
-    let embed_tokens = Embedding::load(weights, &config, 1.0)?;
-    let layer = |i| {
-        let w = weights.module(format!("model.layers.{i}"));
-        DecoderLayer::load(w, i, &config, config.attention(keys, i)?, &feed_forward)
-    };
-    let layers = (0..config.num_hidden_layers).map(layer).collect::<Result<Vec<_>>>()?;
-    let head = Head::load(weights, &config, &embed_tokens, None)?;
     let rope = rope_spec(keys, weights, RopeStyle::NeoX, config.head_dim)?;
-    let caches = layers.iter().map(DecoderLayer::cache).collect();
-    let base = config.base(keys, weights, NAMES, caches)?;
-    Ok(Box::new(Qwen2 { base, embed_tokens, layers, head, rope }))
-}
-
-impl Model for Qwen2 {
-    fn base(&self) -> &ModelBase {
-        &self.base
-    }
-
-    fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
-        let cx = Forward::new(&self.base, step);
-        let rope = cx.rope(&self.rope)?;
-        let mut x = self.embed_tokens.forward(&cx)?;
-        for layer in &self.layers {
-            layer.forward(&cx, &mut x, &rope, caches)?;
-        }
-        self.head.forward(&cx, x)
-    }
+    Decoder::load(keys, weights, NAMES, &config, rope, |i, w| {
+        DecoderLayer::load(w, i, &config, config.attention(keys, i)?, &feed_forward)
+    })
 }

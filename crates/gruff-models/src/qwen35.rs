@@ -1,16 +1,15 @@
 //! Qwen3.5, dense and mixture of experts: three layers of gated delta net, one of gated attention.
 
 use gruff_kernels::rope::{Mrope, RopeSpec, RopeStyle};
-use gruff_kernels::{Step, Tensor};
 
 use crate::config::DecoderConfig;
 use crate::keys::Keys;
 use crate::layers::{
-    Attention, AttentionConfig, Embedding, FeedForward, FeedForwardConfig, Forward, GatedDeltaNet,
-    GatedDeltaNetConfig, Head, Residual, RmsNorm, RopeTable, rope_spec,
+    Attention, AttentionConfig, Decoder, FeedForward, FeedForwardConfig, Forward, GatedDeltaNet,
+    GatedDeltaNetConfig, Layer, Residual, RmsNorm, RopeTable, rope_spec,
 };
 use crate::weights::{Module, Weights};
-use crate::{Caches, LayerCache, Model, ModelBase, Names, Result};
+use crate::{Caches, LayerCache, Model, Names, Result};
 
 pub(crate) const NAMES: Names = Names(&[
     ("model.embed_tokens", "token_embd"),
@@ -132,7 +131,9 @@ impl DecoderLayer {
             index,
         })
     }
+}
 
+impl Layer for DecoderLayer {
     fn cache(&self) -> LayerCache {
         match &self.mixer {
             Mixer::LinearAttention(mixer) => mixer.cache(),
@@ -153,42 +154,11 @@ impl DecoderLayer {
     }
 }
 
-struct Qwen35 {
-    base: ModelBase,
-    embed_tokens: Embedding,
-    layers: Vec<DecoderLayer>,
-    head: Head,
-    rope: RopeSpec,
-}
-
 /// Puts the model together. Blocks for multi-token prediction stay in the file.
 pub(crate) fn load(keys: &Keys, weights: &Weights) -> Result<Box<dyn Model>> {
     let config = Config::new(keys)?;
-    let trunk = config.decoder.num_hidden_layers;
-    let embed_tokens = Embedding::load(weights, &config.decoder, 1.0)?;
-    let layers = (0..trunk)
-        .map(|i| DecoderLayer::load(weights.module(format!("model.layers.{i}")), &config, keys, i))
-        .collect::<Result<Vec<_>>>()?;
-    (trunk..config.decoder.num_blocks()).for_each(|block| weights.skip_block(block));
-    let head = Head::load(weights, &config.decoder, &embed_tokens, None)?;
     let rope = config.rope(keys, weights)?;
-    let caches = layers.iter().map(DecoderLayer::cache).collect();
-    let base = config.decoder.base(keys, weights, NAMES, caches)?;
-    Ok(Box::new(Qwen35 { base, embed_tokens, layers, head, rope }))
-}
-
-impl Model for Qwen35 {
-    fn base(&self) -> &ModelBase {
-        &self.base
-    }
-
-    fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
-        let cx = Forward::new(&self.base, step);
-        let rope = cx.rope(&self.rope)?;
-        let mut x = self.embed_tokens.forward(&cx)?;
-        for layer in &self.layers {
-            layer.forward(&cx, &mut x, &rope, caches)?;
-        }
-        self.head.forward(&cx, x)
-    }
+    let trunk = config.decoder.num_hidden_layers;
+    (trunk..config.decoder.num_blocks()).for_each(|block| weights.skip_block(block));
+    Decoder::load(keys, weights, NAMES, &config.decoder, rope, |i, w| DecoderLayer::load(w, &config, keys, i))
 }

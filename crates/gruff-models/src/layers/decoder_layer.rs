@@ -1,5 +1,5 @@
 use super::{
-    Attention, AttentionConfig, FeedForward, FeedForwardConfig, Forward, Residual, RmsNorm, RopeTable,
+    Attention, AttentionConfig, FeedForward, FeedForwardConfig, Forward, Layer, Residual, RmsNorm, RopeTable,
 };
 use crate::config::DecoderConfig;
 use crate::weights::Module;
@@ -35,19 +35,14 @@ impl DecoderLayer {
             index,
         })
     }
+}
 
-    /// What the layer remembers.
-    pub(crate) fn cache(&self) -> LayerCache {
+impl Layer for DecoderLayer {
+    fn cache(&self) -> LayerCache {
         self.self_attn.cache()
     }
 
-    pub(crate) fn forward(
-        &self,
-        cx: &Forward,
-        x: &mut Residual,
-        rope: &RopeTable,
-        caches: &Caches,
-    ) -> Result<()> {
+    fn forward(&self, cx: &Forward, x: &mut Residual, rope: &RopeTable, caches: &Caches) -> Result<()> {
         let h = x.norm(cx, &self.input_layernorm)?;
         x.add(cx, self.self_attn.forward(cx, &h, rope, caches.kv(self.index)?)?)?;
         let h = x.norm(cx, &self.post_attention_layernorm)?;

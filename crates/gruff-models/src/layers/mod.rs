@@ -4,6 +4,7 @@
 //! projection of a branch and the addition are then one operation.
 
 mod attention;
+mod decoder;
 mod decoder_layer;
 mod embedding;
 mod experts;
@@ -19,6 +20,7 @@ mod residual;
 mod rope;
 
 pub(crate) use attention::{Attention, AttentionConfig};
+pub(crate) use decoder::{Decoder, Layer};
 pub(crate) use decoder_layer::DecoderLayer;
 pub(crate) use embedding::Embedding;
 pub(crate) use experts::ExpertStack;

@@ -1,0 +1,63 @@
+use gruff_kernels::rope::RopeSpec;
+use gruff_kernels::{Step, Tensor};
+
+use super::{Embedding, Forward, Head, Residual, RopeTable};
+use crate::config::DecoderConfig;
+use crate::keys::Keys;
+use crate::weights::{Module, Weights};
+use crate::{Caches, LayerCache, Model, ModelBase, Names, Result};
+
+/// One of the layers that a [`Decoder`] stacks.
+pub(crate) trait Layer: Send + Sync + 'static {
+    /// What it remembers.
+    fn cache(&self) -> LayerCache;
+
+    /// Adds its branches to the residual stream.
+    fn forward(&self, cx: &Forward, x: &mut Residual, rope: &RopeTable, caches: &Caches) -> Result<()>;
+}
+
+/// Layers between an embedding and a head, all with the same rotary positions: what most architectures are.
+pub(crate) struct Decoder<L> {
+    base: ModelBase,
+    embed_tokens: Embedding,
+    layers: Vec<L>,
+    head: Head,
+    rope: RopeSpec,
+}
+
+impl<L: Layer> Decoder<L> {
+    /// Puts the model together; `layer` loads each layer from its module.
+    pub(crate) fn load(
+        keys: &Keys,
+        weights: &Weights,
+        names: Names,
+        config: &DecoderConfig,
+        rope: RopeSpec,
+        layer: impl Fn(usize, Module) -> Result<L>,
+    ) -> Result<Box<dyn Model>> {
+        let embed_tokens = Embedding::load(weights, config, 1.0)?;
+        let layers = (0..config.num_hidden_layers)
+            .map(|index| layer(index, weights.module(format!("model.layers.{index}"))))
+            .collect::<Result<Vec<_>>>()?;
+        let head = Head::load(weights, config, &embed_tokens, None)?;
+        let caches = layers.iter().map(L::cache).collect();
+        let base = config.base(keys, weights, names, caches)?;
+        Ok(Box::new(Self { base, embed_tokens, layers, head, rope }))
+    }
+}
+
+impl<L: Layer> Model for Decoder<L> {
+    fn base(&self) -> &ModelBase {
+        &self.base
+    }
+
+    fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
+        let cx = Forward::new(&self.base, step);
+        let rope = cx.rope(&self.rope)?;
+        let mut x = self.embed_tokens.forward(&cx)?;
+        for layer in &self.layers {
+            layer.forward(&cx, &mut x, &rope, caches)?;
+        }
+        self.head.forward(&cx, x)
+    }
+}
