@@ -21,6 +21,9 @@ pub enum Error {
     /// The engine refused a request, or memory does not suffice.
     #[error(transparent)]
     Engine(#[from] gruff_engine::Error),
+    /// The weights cannot be turned into transformers' tensors.
+    #[error(transparent)]
+    Convert(#[from] gruff_convert::Error),
     /// A device operation failed.
     #[error(transparent)]
     Kernel(#[from] gruff_kernels::Error),

@@ -15,6 +15,7 @@
 
 mod batch;
 mod conversation;
+mod dense;
 mod error;
 mod forward;
 mod generation;
@@ -25,6 +26,7 @@ pub mod system;
 mod tokenizer;
 
 pub use conversation::Conversation;
+pub use dense::GgufConfig;
 pub use error::{Error, Result};
 pub use forward::Forward;
 pub use generation::GenerationConfig;
@@ -33,6 +35,7 @@ pub use pretrained::{Checkpoint, Dtype, FromCheckpoint, LoadOptions, Pretrained}
 pub use summary::TypeShare;
 pub use tokenizer::{AutoTokenizer, ChatOptions};
 
+pub use gruff_convert::Dense;
 pub use gruff_engine::{Context, FinishReason, MemoryPlan, Usage};
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 pub use gruff_text::chat::Message;
