@@ -146,23 +146,6 @@ fn affine_quants<const SUB: usize, const COUNT: usize>(
     q
 }
 
-/// The weighted squared error of a whole super-block.
-fn total_error<const SUB: usize, const COUNT: usize>(
-    x: &Values,
-    w: &Values,
-    (d, dmin): (F16, F16),
-    scales: &[f32; COUNT],
-    mins: &[f32; COUNT],
-    top: f32,
-) -> f32 {
-    (0..COUNT)
-        .map(|j| {
-            let (scale, min) = (d.get() * scales[j], dmin.get() * mins[j]);
-            affine_error(part::<SUB>(x, j), part::<SUB>(w, j), scale, min, top)
-        })
-        .sum()
-}
-
 fn affine_block<const SUB: usize, const COUNT: usize>(
     x: &Values,
     w: &Values,
@@ -183,11 +166,8 @@ fn affine_block<const SUB: usize, const COUNT: usize>(
     }
     let mut q = affine_quants::<SUB, COUNT>(x, (d, dmin), &scales, &mins, kind.top);
     if let Some(refitted) = refit::<SUB, COUNT>(x, w, &q, &scales, &mins) {
-        let error = |d| total_error::<SUB, COUNT>(x, w, d, &scales, &mins, kind.top);
-        if error(refitted) < error((d, dmin)) {
-            (d, dmin) = refitted;
-            q = affine_quants::<SUB, COUNT>(x, (d, dmin), &scales, &mins, kind.top);
-        }
+        (d, dmin) = refitted;
+        q = affine_quants::<SUB, COUNT>(x, (d, dmin), &scales, &mins, kind.top);
     }
     AffineBlock {
         d,
@@ -270,24 +250,22 @@ fn symmetric_block(
         }
     }
     let quants = |d: F16| -> Values {
-        std::array::from_fn(|i| {
-            let scale = d.get() * scales[i / 16];
-            nearest(x[i] * if scale == 0.0 { 0.0 } else { 1.0 / scale }, range.0, range.1)
-        })
+        let mut q = [0.0; SUPER_BLOCK];
+        for (j, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let scale = d.get() * scales[j];
+            let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+            *q = part::<16>(x, j).map(|x| nearest(x * inverse, range.0, range.1));
+        }
+        q
     };
-    let total = |d: F16| -> f32 { (0..16).map(|j| error(j, d.get() * scales[j])).sum() };
     let mut q = quants(d);
-    let mut d = d;
     let [wxq, wqq] = sums::<SUPER_BLOCK, 2>(|i| {
         let q = scales[i / 16] * q[i];
         [w[i] * q * x[i], w[i] * q * q]
     });
-    if wqq > 0.0 {
-        let refitted = F16::from(wxq / wqq);
-        if total(refitted) < total(d) {
-            (d, q) = (refitted, quants(refitted));
-        }
-    }
+    let refitted = F16::from(if wqq > 0.0 { wxq / wqq } else { 0.0 });
+    let d = if refitted.get() == 0.0 { d } else { refitted };
+    q = quants(d);
     SymmetricBlock { d, scales: scales.map(|scale| scale as i8), q: q.map(|q| (q + reach) as u8) }
 }
 
