@@ -9,12 +9,13 @@ activations to int8, each in its own way, so no two values are the same; held ar
   2 %; of SmolLM2 on the exact path, which rounds nothing, within 1 %;
 - strided perplexity of SmolLM2 (192 tokens): within 1 %;
 - statistics of `--kl-divergence` against saved logits that are shifted by a position (127 tokens): means within 2 %,
-  the likeliest id at two positions at most, percentiles within 5 % or a hundredth of the largest;
+  the likeliest id at two positions at most, percentiles within 5 % or a fiftieth of the largest;
 - a file of logits that llama-perplexity saved: read, its divergence below 0.01; one that gruff saves has the same
   size, header and tokens;
 - multiple choice: at most one of the tasks is decided otherwise;
-- importance matrix: the same tensors, counts and keys; sums over all inputs within 1 %, single inputs within
-  10 %, or 1 % of the tensor's mean one.
+- importance matrix: the same tensors, counts and keys; sums over all inputs within 2 %, single inputs within
+  25 %, or 2 % of the tensor's mean one. (Of a model in F32, where neither rounds, they agree to 1e-4: a test of
+  gruff-eval holds that.)
 """
 
 import argparse
@@ -137,7 +138,7 @@ def divergence(gruff, recorded, scratch):
         for theirs, ours in PERCENTILES.items():
             if f"{theirs} {kind}" in peer:
                 count += 1
-                hold(f"{theirs} {kind}", unit * found[key][ours], peer[f"{theirs} {kind}"][0], 0.05, 0.01 * largest)
+                hold(f"{theirs} {kind}", unit * found[key][ours], peer[f"{theirs} {kind}"][0], 0.05, 0.02 * largest)
     print(f"divergence: {count} statistics, mean {found['kld']['value']:.6f}, llama.cpp {peer['Mean KLD'][0]:.6f}")
 
 
@@ -174,11 +175,12 @@ def importance(gruff, recorded, scratch):
     sums, singles = [], []
     for name, peer in recorded["tensors"].items():
         tensor = found["tensors"][name]
-        for size in ("count", "inputs"):
-            hold(f"{name}: {size}", tensor[size], peer[size], 0)
-        sums.append(hold(f"{name}: sum", tensor["sum"], peer["sum"], 0.01))
+        for size in ("counts", "inputs"):
+            if tensor[size] != peer[size]:
+                FAILURES.append(f"{name}: {size} {tensor[size]}, llama.cpp's are {peer[size]}")
+        sums.append(hold(f"{name}: sum", tensor["sum"], peer["sum"], 0.02))
         for value, expected in zip(tensor["some"], peer["some"], strict=True):
-            hold(f"{name}: an input", value, expected, 0.1, 0.01 * peer["sum"] / peer["inputs"])
+            hold(f"{name}: an input", value, expected, 0.25, 0.02 * peer["sum"] / peer["inputs"])
             singles.append(abs(value - expected) * peer["inputs"] / peer["sum"])
     print(f"importance matrix: {len(sums)} tensors, sums off by {100 * np.mean(sums):.3f} % in the mean and "
           f"{100 * max(sums):.2f} % at most, single inputs by {100 * np.mean(singles):.3f} % of the mean one")

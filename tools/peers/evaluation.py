@@ -1,9 +1,11 @@
 """Records, once, what llama-perplexity and llama-imatrix measure: the fixtures of tools/checks/evaluation.py.
 
-    python tools/peers/evaluation.py --llama FOLDER_OF_PROGRAMS [--models FOLDER]
+    python tools/peers/evaluation.py --llama FOLDER_OF_PROGRAMS [--models FOLDER] [--golden FOLDER]
 
 Needs numpy, gguf, a build of llama.cpp and the checkpoints that tools/fetch.py brings. Writes
-tests/peers/evaluation.json and tests/peers/smollm2-135m/saved-logits.kld, a file of `--save-all-logits`.
+tests/peers/evaluation.json and tests/peers/smollm2-135m/saved-logits.kld, a file of `--save-all-logits`. With
+--golden, a folder with a small mixture of experts in F32 (moe-f32.gguf), also what a test of gruff-eval compares with:
+tests/peers/evaluation-f32.json.
 """
 
 import argparse
@@ -32,21 +34,26 @@ STRIDED_OPTIONS = ["-c", "256", "-b", "256", "--ppl-stride", "64", "--chunks", "
 DIVERGENCE = {"ctx": 256, "chunks": 1}
 SAVED = {"ctx": 8, "chunks": 1}
 IMATRIX = {"ctx": 256, "chunks": 2}
+GOLDEN = {"ctx": 64, "chunks": 2}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama", type=Path, required=True, help="where llama-perplexity and llama-imatrix are")
     parser.add_argument("--models", type=Path, default=ROOT / "target/fixtures/models")
+    parser.add_argument("--golden", type=Path, help="where moe-f32.gguf is")
     arguments = parser.parse_args()
 
     def llama(program, model, *options):
-        command = [arguments.llama / program, "-m", arguments.models / MODELS[model], "-t", "1", *map(str, options)]
+        path = arguments.models / MODELS[model] if model in MODELS else model
+        command = [arguments.llama / program, "-m", path, "-t", "1", *map(str, options)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             sys.exit(f"{program} failed:\n{done.stdout[-2000:]}")
         return done.stdout
 
+    if arguments.golden:
+        golden(llama, arguments.golden / "moe-f32.gguf")
     records = {
         "made_by": "python tools/peers/evaluation.py --llama FOLDER",
         "llama_cpp": "0c1e57098 (llama-cpp-python 0.3.36), CPU, 1 thread",
@@ -92,9 +99,24 @@ def main():
         records["imatrix"] = {"windows": IMATRIX, **imatrix(out)}
         print(f"importance matrix: {len(records['imatrix']['tensors'])} tensors", flush=True)
 
+    write("evaluation.json", records)
+
+
+def golden(llama, path):
+    """Perplexity and importance matrix of a model in F32, whose activations llama.cpp does not round."""
+    windows = ["-f", TEXT, "-c", GOLDEN["ctx"], "--chunks", GOLDEN["chunks"]]
+    value, error = re.search(r"PPL = ([\d.]+) \+/- ([\d.]+)", llama("llama-perplexity", path, *windows)).groups()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "imatrix.gguf"
+        llama("llama-imatrix", path, *windows, "-o", out, "--no-ppl")
+        found = imatrix(out)
+    write("evaluation-f32.json", {"windows": GOLDEN, "perplexity": float(value), "error": float(error), **found})
+
+
+def write(name, records):
     text = json.dumps(records, indent=1, ensure_ascii=False)
     text = re.sub(r"\[[\s\d,.e+-]+\]", lambda match: " ".join(match[0].split()), text)
-    (PEERS / "evaluation.json").write_text(text + "\n")
+    (PEERS / name).write_text(text + "\n")
 
 
 def rotate(path):
@@ -119,7 +141,7 @@ def statistics(output):
 
 
 def imatrix(path):
-    """Keys, and of each tensor its count, how many inputs it has, the sum over them and a few of them."""
+    """Keys, and of each tensor its counts, how many inputs it has, the sum over them and a few of them."""
     from gguf import GGUFReader
 
     reader = GGUFReader(path)
@@ -131,8 +153,8 @@ def imatrix(path):
             values = data[name]
             some = values[np.linspace(0, len(values) - 1, 4).astype(int)]
             rounded = [float(f"{value:.6g}") for value in some]
-            count = int(data[f"{stem}.counts"][0])
-            tensors[stem] = {"count": count, "inputs": len(values), "sum": float(f"{values.sum():.7g}"), "some": rounded}
+            counts = data[f"{stem}.counts"].astype(int).tolist()
+            tensors[stem] = {"counts": counts, "inputs": len(values), "sum": float(f"{values.sum():.7g}"), "some": rounded}
     keys = ["general.type", "imatrix.chunk_count", "imatrix.chunk_size"]
     return {"keys": {key: reader.get_field(key).contents() for key in keys}, "tensors": tensors}
 
