@@ -150,7 +150,7 @@ fn linear(config: &Config) -> Result<Option<Linear>> {
         v_dim: size("linear_value_head_dim")?,
         kernel: size("linear_conv_kernel_dim")?,
     };
-    if linear.v_heads % linear.k_heads != 0 {
+    if !linear.v_heads.is_multiple_of(linear.k_heads) {
         let fault = format!("is {}, which {} key heads cannot share", linear.v_heads, linear.k_heads);
         return Err(config.document.refuse("linear_num_value_heads", fault));
     }

@@ -15,7 +15,8 @@ impl ReadValues for Values<'_> {
         let outside = || Error::tensor(&path_of(self.0), name, "has fewer values than its shape takes");
         let begin =
             usize::try_from(first / per_block).ok().and_then(|block| block.checked_mul(block_type.bytes()));
-        let range = begin.zip(block_type.row_bytes(out.len()).ok()).filter(|_| first % per_block == 0);
+        let range =
+            begin.zip(block_type.row_bytes(out.len()).ok()).filter(|_| first.is_multiple_of(per_block));
         let (begin, bytes) = range.ok_or_else(outside)?;
         let end = begin.checked_add(bytes).ok_or_else(outside)?;
         block_type.unpack(data.get(begin..end).ok_or_else(outside)?, out)?;
