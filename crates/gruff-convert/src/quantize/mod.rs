@@ -19,6 +19,7 @@ mod importance;
 mod metadata;
 mod pattern;
 mod plan;
+mod source;
 mod stream;
 
 use std::num::NonZeroUsize;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 
 use gruff_blocks::BlockType;
-use gruff_gguf::{FileWriter, Gguf, TensorData};
+use gruff_gguf::{FileWriter, Gguf};
 
+use super::source::Source;
 use super::{Plan, QuantizeOptions, TensorPlan, file_of};
 use crate::{Error, Progress, Result};
 
@@ -56,11 +57,6 @@ pub(super) fn run(
     file: &mut FileWriter,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let data = plan
-        .tensors()
-        .iter()
-        .map(|tensor| Ok(model.data(model.require(&tensor.name)?)?))
-        .collect::<Result<Vec<TensorData>>>()?;
     let pieces = pieces(plan, model)?;
     let threads = options.threads.get().min(pieces.len().max(1));
     let window = Window { written: Mutex::new(0), moved: Condvar::new(), ahead: AHEAD * threads };
@@ -70,15 +66,15 @@ pub(super) fn run(
         let (sender, receiver) = mpsc::channel::<(usize, Result<Vec<u8>>)>();
         for _ in 0..threads {
             let sender = sender.clone();
-            let (pieces, window, next, data) = (&pieces, &window, &next, &data);
+            let (pieces, window, next) = (&pieces, &window, &next);
             scope.spawn(move || {
-                let mut unpacked = Vec::new();
+                let (mut source, mut unpacked) = (Source::new(model), Vec::new());
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(piece) = pieces.get(at) else { break };
                     window.wait_for(at);
                     let tensor = &plan.tensors()[piece.tensor];
-                    let packed = work(model, tensor, piece, &data[piece.tensor], options, &mut unpacked);
+                    let packed = work(model, tensor, piece, options, &mut source, &mut unpacked);
                     if sender.send((at, packed)).is_err() {
                         break;
                     }
@@ -135,15 +131,14 @@ fn work(
     model: &Gguf,
     tensor: &TensorPlan,
     piece: &Piece,
-    data: &TensorData,
     options: &QuantizeOptions,
+    source: &mut Source<'_>,
     unpacked: &mut Vec<f32>,
 ) -> Result<Vec<u8>> {
     let named = |error: gruff_blocks::Error| named(model, tensor, piece, error);
     let bytes = |block_type: BlockType, values: usize| block_type.row_bytes(values).map_err(named);
-    let source = bytes(tensor.from, piece.values.start)?..bytes(tensor.from, piece.values.end)?;
-    let source =
-        data.get(source).ok_or_else(|| Error::tensor(&file_of(model), &tensor.name, "has too few bytes"))?;
+    let range = bytes(tensor.from, piece.values.start)?..bytes(tensor.from, piece.values.end)?;
+    let source = source.read(model.require(&tensor.name)?, range)?;
     let floats = [BlockType::F32, BlockType::F16, BlockType::BF16].contains(&tensor.from);
     if tensor.from == tensor.to && !floats {
         return Ok(source.to_vec());
