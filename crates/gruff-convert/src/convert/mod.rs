@@ -148,7 +148,7 @@ fn describe(
     metadata.insert("general.architecture", config.architecture());
     metadata.insert("general.type", "model");
     general::sampling(folder, &mut metadata);
-    general::authorship(folder, options.name.as_deref(), &parameters, &mut metadata)?;
+    general::authorship(folder, &config.document, options.name.as_deref(), &parameters, &mut metadata);
     hyperparameters::describe(config, sizes, &mut metadata)?;
     metadata.insert("general.file_type", options.outtype.file_type());
     metadata.insert("general.quantization_version", QUANTIZATION_VERSION);
