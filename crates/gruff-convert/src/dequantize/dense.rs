@@ -43,14 +43,10 @@ impl<'a> Dense<'a> {
             .ok_or_else(|| Error::Argument(format!("no table of names for {architecture}")))?;
         let mut dense = Dense { gguf, config: document, names: Vec::new(), tensors: BTreeMap::new() };
         for parameter in parameters(architecture, table, &sizes) {
-            let Some(tensor) = gguf.tensor(&parameter.tensor) else {
-                if parameter.optional {
-                    continue;
-                }
-                return Err(gguf.require(&parameter.tensor).map(|_| ()).map_or_else(Error::from, |()| {
-                    Error::tensor(&path_of(gguf), &parameter.tensor, "is missing")
-                }));
-            };
+            if parameter.optional && gguf.tensor(&parameter.tensor).is_none() {
+                continue;
+            }
+            let tensor = gguf.require(&parameter.tensor)?;
             check_shape(gguf, tensor, &parameter)?;
             dense.add(&parameter, config.class.model_type);
         }

@@ -48,3 +48,40 @@ impl Values<'_> {
 pub(super) fn path_of(gguf: &Gguf) -> std::path::PathBuf {
     gguf.paths().first().cloned().unwrap_or_else(|| "GGUF in memory".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use gruff_blocks::BlockType;
+    use gruff_gguf::{Error as GgufError, Metadata, Writer};
+
+    use super::*;
+
+    #[test]
+    fn scales_beside_a_tensor_are_applied() {
+        let mut writer = Writer::new(Metadata::new());
+        writer.add("a.weight", &[2, 1, 2], BlockType::F32).unwrap();
+        writer.add("a.scale", &[2], BlockType::F32).unwrap();
+        writer.add("b.weight", &[2], BlockType::F32).unwrap();
+        writer.add("b.scale", &[1], BlockType::F32).unwrap();
+        let numbers =
+            |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let bytes = writer.to_bytes(|tensor| {
+            Ok::<_, GgufError>(match tensor.name() {
+                "a.weight" => numbers(&[1.0, 2.0, 3.0, 4.0]),
+                "a.scale" => numbers(&[10.0, 100.0]),
+                "b.weight" => numbers(&[5.0, 6.0]),
+                _ => numbers(&[0.5]),
+            })
+        });
+        let gguf = Gguf::from_bytes(bytes.unwrap()).unwrap();
+        let mut values = [0.0; 4];
+        Values(&gguf).read("a.weight", 0, &mut values).unwrap();
+        assert_eq!(values, [10.0, 20.0, 300.0, 400.0]);
+        let mut row = [0.0; 2];
+        Values(&gguf).read("a.weight", 2, &mut row).unwrap();
+        assert_eq!(row, [300.0, 400.0]);
+        Values(&gguf).read("b.weight", 0, &mut row).unwrap();
+        assert_eq!(row, [2.5, 3.0]);
+        assert!(Values(&gguf).read("a.weight", 4, &mut row).is_err());
+    }
+}

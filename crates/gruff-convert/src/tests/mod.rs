@@ -129,3 +129,39 @@ fn multimodal_folders_and_fused_experts_are_the_same_model() {
         assert!(*one.data(tensor).unwrap() == *two.data(other).unwrap(), "{}", tensor.name());
     }
 }
+
+#[test]
+fn blocks_for_multi_token_prediction_are_kept_unless_told_otherwise() {
+    let mut folder = Folder::new(&MODELS[0]);
+    let block: Vec<_> = folder
+        .tensors_mut()
+        .iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix("model.layers.1.")?.to_owned(), tensor.clone())))
+        .collect();
+    for (name, tensor) in block {
+        folder.tensors_mut().insert(format!("mtp.layers.0.{name}"), tensor);
+    }
+    folder.tensors_mut().insert("mtp.fc.weight".to_owned(), (vec![32, 64], vec![0.25; 32 * 64]));
+    for name in ["norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"] {
+        folder.tensors_mut().insert(format!("mtp.{name}.weight"), (vec![32], vec![0.5; 32]));
+    }
+    folder.write_tensors();
+    let gguf = Gguf::open(folder.convert(OutType::F32)).unwrap();
+    assert_eq!(gguf.metadata().u32("qwen35.block_count").unwrap(), Some(3));
+    assert_eq!(gguf.metadata().u32("qwen35.nextn_predict_layers").unwrap(), Some(1));
+    assert_eq!(gguf.require("blk.2.nextn.eh_proj.weight").unwrap().shape(), [64, 32]);
+    assert!(gguf.tensor("blk.2.attn_q.weight").is_some() && gguf.tensor("blk.2.ffn_up.weight").is_some());
+    let norm = gguf.require("blk.2.nextn.shared_head_norm.weight").unwrap();
+    assert_eq!(gguf.data(norm).unwrap()[..4], 1.5_f32.to_le_bytes());
+    // transformers has no place for them.
+    assert!(
+        Dense::new(&gguf).unwrap().names().all(|name| !name.contains("mtp") && !name.contains("layers.2"))
+    );
+
+    let options = ConvertOptions { outtype: OutType::F32, no_mtp: true, ..ConvertOptions::default() };
+    let without = folder.path().join("without.gguf");
+    convert(folder.path(), &without, &options, &()).unwrap();
+    let without = Gguf::open(without).unwrap();
+    assert_eq!(without.metadata().u32("qwen35.block_count").unwrap(), Some(2));
+    assert!(without.tensors().all(|tensor| !tensor.name().contains("nextn")));
+}
