@@ -79,7 +79,7 @@ impl MemoryPlan {
             );
         }
         match available {
-            Some(available) if plan.total() + HEADROOM > available => Err(Error::Memory(plan.refusal())),
+            Some(available) if !plan.fits(available) => Err(Error::Memory(plan.refusal())),
             _ => Ok(plan),
         }
     }
@@ -94,7 +94,7 @@ impl MemoryPlan {
         let mut context = most;
         while context > LEAST_CONTEXT {
             let plan = Self::with_context(model, options, context, Some(available));
-            if plan.total() + HEADROOM <= available {
+            if plan.fits(available) {
                 break;
             }
             context = (context / 2).max(LEAST_CONTEXT.min(most));
@@ -125,9 +125,14 @@ impl MemoryPlan {
         }
     }
 
+    /// Whether it fits into so many bytes, with some left for the system.
+    pub fn fits(&self, available: u64) -> bool {
+        self.total().saturating_add(HEADROOM) <= available
+    }
+
     /// The sum.
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.state + self.scratch
+        self.weights.saturating_add(self.kv).saturating_add(self.state).saturating_add(self.scratch)
     }
 
     /// KV pages in the pool.

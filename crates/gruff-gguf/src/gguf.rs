@@ -9,7 +9,7 @@ use crate::index::{self, Index};
 use crate::metadata::Metadata;
 use crate::split::{self, Place};
 use crate::tensor::{self, TensorInfo};
-use crate::{Endian, Error, Limits, swap};
+use crate::{Endian, Error, Fault, Limits, swap};
 
 /// One file of a model.
 struct Part {
@@ -119,6 +119,26 @@ impl Gguf {
     /// When its header is not sound.
     pub fn from_bytes_with(bytes: impl Into<Arc<[u8]>>, limits: &Limits) -> Result<Self, Error> {
         Self::from_source(Source::Shared(bytes.into()), limits)
+    }
+
+    /// Reads the header that `bytes`, the beginning of a file of `file_bytes` bytes, begin with. `None` when it goes on
+    /// behind them. Tensors can be looked at; [`data`](Self::data) has none of those that lie behind `bytes`.
+    ///
+    /// # Errors
+    /// When the header is not sound.
+    pub fn from_beginning(bytes: impl Into<Arc<[u8]>>, file_bytes: u64) -> Result<Option<Self>, Error> {
+        let (file, source): (Arc<str>, _) = ("GGUF in memory".into(), Source::Shared(bytes.into()));
+        let partial = (source.len() as u64) < file_bytes;
+        match Header::read(&source, file_bytes, &file, &Limits::default()) {
+            Ok(header) => {
+                let part = Part { file, source: Arc::new(source), header };
+                Self::from_parts(vec![part], Vec::new()).map(Some)
+            }
+            Err(Error::Malformed { fault: Fault::Truncated { .. } | Fault::Count { .. }, .. }) if partial => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn from_source(source: Source, limits: &Limits) -> Result<Self, Error> {

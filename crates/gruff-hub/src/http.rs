@@ -130,7 +130,7 @@ impl Http {
         );
         let (mut commit, mut etag, mut size) = (None, None, None);
         for _ in 0..REDIRECTS {
-            let response = self.send("HEAD", &url, 0)?;
+            let response = self.send("HEAD", &url, None)?;
             if !response.status().is_success() && !response.status().is_redirection() {
                 return Err(self.status_error(&url, response, about));
             }
@@ -173,9 +173,19 @@ impl Http {
 
     /// Starts a download at byte `from`. The answer has status 200, 206 or 416.
     pub(crate) fn bytes(&self, url: &str, from: u64, about: About) -> Result<Response<Body>, Error> {
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        self.ranged(url, range.as_deref(), about)
+    }
+
+    /// Starts a download of the bytes from `from` to before `to`. The answer has status 200, 206 or 416.
+    pub(crate) fn part(&self, url: &str, from: u64, to: u64, about: About) -> Result<Response<Body>, Error> {
+        self.ranged(url, Some(&format!("bytes={from}-{}", to.saturating_sub(1))), about)
+    }
+
+    fn ranged(&self, url: &str, range: Option<&str>, about: About) -> Result<Response<Body>, Error> {
         let mut url = url.to_string();
         for _ in 0..REDIRECTS {
-            let response = self.send("GET", &url, from)?;
+            let response = self.send("GET", &url, range)?;
             if let Some(target) = self.redirect(&url, &response)? {
                 url = target;
                 continue;
@@ -196,7 +206,7 @@ impl Http {
     pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, path: &str, about: About) -> Result<T, Error> {
         let mut url = format!("{}{path}", self.endpoint);
         for _ in 0..REDIRECTS {
-            let mut response = self.send("GET", &url, 0)?;
+            let mut response = self.send("GET", &url, None)?;
             if let Some(target) = self.redirect(&url, &response)? {
                 url = target;
                 continue;
@@ -213,12 +223,12 @@ impl Http {
     }
 
     /// One request, no redirects. The token goes to the Hub alone.
-    fn send(&self, method: &str, url: &str, from: u64) -> Result<Response<Body>, Error> {
+    fn send(&self, method: &str, url: &str, range: Option<&str>) -> Result<Response<Body>, Error> {
         // Compression would hide the size and shift the bytes that a range means.
         let mut request =
             Request::builder().method(method).uri(url).header(header::ACCEPT_ENCODING, "identity");
-        if from > 0 {
-            request = request.header(header::RANGE, format!("bytes={from}-"));
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
         }
         if let Some((token, _)) = &self.token
             && Origin::of(url).as_ref() == Some(&self.home)

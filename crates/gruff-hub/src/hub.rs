@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::cache::{Cache, RepoCache};
 use crate::choose::{GgufSet, RepoFile, choose, near, part_names};
 use crate::download::Download;
-use crate::http::{About, Http, encode, not_a_hub};
+use crate::http::{About, Http, Remote, encode, not_a_hub};
 use crate::name::{RepoId, is_commit, is_gguf, is_safe_path};
 use crate::{Environment, Error, GENERATION_CONFIG, ModelId, Progress, Retry, Select, Silent, local};
 
@@ -20,7 +20,8 @@ const DEFAULT_REVISION: &str = "main";
 pub struct ModelFiles {
     /// The id that leads here again: `owner/repo:file.gguf`, or a path.
     pub id: String,
-    /// The GGUF file, or all parts of a split one, in order. Never empty.
+    /// The GGUF file, or all parts of a split one, in order. A [`Hub`] always gives at least one; a model that is no
+    /// file has none.
     pub parts: Vec<PathBuf>,
     /// The `generation_config.json` beside it, where there is one.
     pub generation_config: Option<PathBuf>,
@@ -380,6 +381,33 @@ impl Hub {
         let (path, commit) = download.run(remote)?;
         cache.write_ref(revision, &commit)?;
         Ok((path, commit))
+    }
+
+    /// Where a file is and what it should be, from the Hub.
+    pub(crate) fn look_up(&self, repo: &RepoId, revision: &str, file: &str) -> Result<Remote, Error> {
+        if !is_safe_path(file) || !is_safe_path(revision) {
+            let name = if is_safe_path(file) { revision } else { file };
+            return Err(Error::UnsafeName { repo: repo.to_string(), name: name.to_string() });
+        }
+        if let Some(why) = &self.offline {
+            return Err(Error::Offline {
+                wanted: format!("{}:{file}", place(repo, revision)),
+                cache: self.cache.root().to_path_buf(),
+                why: why.clone(),
+                cached: self.cache.repo(repo).ids(),
+            });
+        }
+        let about = About { repo: repo.as_str(), revision, file: Some(file) };
+        self.retrying(|| self.http.remote(about)).map_err(|error| self.with_near_names(repo, error))
+    }
+
+    /// Tries as often as this client's patience allows.
+    pub(crate) fn retrying<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.retry.run(&*self.progress, attempt)
+    }
+
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
     }
 
     /// The cached file, if it is as long as the Hub says.

@@ -20,6 +20,7 @@ mod local;
 mod name;
 mod partial;
 mod progress;
+mod remote_file;
 mod retry;
 
 pub use cache::{Cache, CachedFile};
@@ -30,6 +31,7 @@ pub use hub::{Hub, HubBuilder, ModelFiles, RepoListing};
 pub use id::{ModelId, Select};
 pub use name::RepoId;
 pub use progress::{Progress, Silent};
+pub use remote_file::RemoteFile;
 pub use retry::Retry;
 
 /// Sampling defaults that the authors of a model recommend, in transformers' format.

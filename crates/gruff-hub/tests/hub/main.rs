@@ -2,6 +2,7 @@
 
 mod failures;
 mod offline;
+mod parts;
 mod server;
 mod success;
 

@@ -60,6 +60,8 @@ pub(crate) struct Request {
     pub(crate) target: String,
     pub(crate) token: Option<String>,
     pub(crate) range: Option<u64>,
+    /// The last byte of the range, where one is named.
+    pub(crate) until: Option<u64>,
     pub(crate) user_agent: String,
 }
 
@@ -244,14 +246,17 @@ fn read_request(reader: &mut impl BufRead, storage: bool) -> Option<Request> {
     let mut words = line.split_whitespace();
     let (method, target) = (words.next()?.to_string(), words.next()?.to_string());
     let mut request =
-        Request { storage, method, target, token: None, range: None, user_agent: String::new() };
+        Request { storage, method, target, token: None, range: None, until: None, user_agent: String::new() };
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
         let Some((name, value)) = line.trim_end().split_once(": ") else { return Some(request) };
         match name.to_ascii_lowercase().as_str() {
             "authorization" => request.token = value.strip_prefix("Bearer ").map(str::to_string),
-            "range" => request.range = value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
+            "range" => {
+                let (from, until) = value.strip_prefix("bytes=")?.split_once('-')?;
+                (request.range, request.until) = (from.parse().ok(), until.parse().ok());
+            }
             "user-agent" => request.user_agent = value.to_string(),
             _ => {}
         }
@@ -307,7 +312,9 @@ fn hub(state: &State, request: &Request, range: Option<u64>, storage_url: &str) 
     };
     let quoted = format!("\"{}\"", file.etag());
     if !file.large {
-        return content(&file.bytes, range).header("X-Repo-Commit", commit).header("ETag", quoted);
+        return content(&file.bytes, range, request.until)
+            .header("X-Repo-Commit", commit)
+            .header("ETag", quoted);
     }
     Answer::status(302, &[("ETag", "\"of-the-redirect\"")])
         .header("X-Repo-Commit", commit)
@@ -321,19 +328,20 @@ fn stored(state: &State, request: &Request, range: Option<u64>) -> Answer {
     let wanted = request.target.trim_start_matches('/').split('?').next().unwrap();
     let found = state.commits.iter().flat_map(|(_, files)| files).find(|file| file.etag() == wanted);
     found.map_or(Answer::status(404, &[]), |file| {
-        content(&file.bytes, range).header("ETag", "\"of-the-storage\"")
+        content(&file.bytes, range, request.until).header("ETag", "\"of-the-storage\"")
     })
 }
 
-fn content(bytes: &[u8], range: Option<u64>) -> Answer {
+fn content(bytes: &[u8], range: Option<u64>, until: Option<u64>) -> Answer {
     let total = bytes.len();
+    let end = until.map_or(total, |until| total.min(until as usize + 1));
     match range.map(|from| from as usize) {
         None => Answer { body: bytes.to_vec(), ..Answer::status(200, &[]) },
         Some(from) if from >= total => {
             Answer::status(416, &[]).header("Content-Range", format!("bytes */{total}"))
         }
-        Some(from) => Answer { body: bytes[from..].to_vec(), ..Answer::status(206, &[]) }
-            .header("Content-Range", format!("bytes {from}-{}/{total}", total - 1)),
+        Some(from) => Answer { body: bytes[from..end].to_vec(), ..Answer::status(206, &[]) }
+            .header("Content-Range", format!("bytes {from}-{}/{total}", end - 1)),
     }
 }
 
