@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use gruff::floors::kernels::DType;
 use gruff::{
-    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, Dtype, FromCheckpoint, LoadOptions, Pretrained,
+    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, Dtype, FromCheckpoint, Hub, LoadOptions,
+    Pretrained,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
 
@@ -59,6 +60,26 @@ impl SourceArgs {
         Ok(checkpoint)
     }
 
+    /// A client of the Hub.
+    pub(crate) fn hub(&self, console: &Console) -> anyhow::Result<Hub> {
+        let mut hub =
+            Hub::builder().local_files_only(self.offline).progress(Arc::new(DownloadProgress::new(*console)));
+        if let Some(folder) = &self.cache_dir {
+            hub = hub.cache_dir(folder);
+        }
+        Ok(hub.build()?)
+    }
+
+    /// The revision that is asked for.
+    pub(crate) fn revision(&self) -> Option<String> {
+        self.revision.clone()
+    }
+
+    /// The file that is asked for.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
     /// The options that these arguments alone give.
     pub(crate) fn options(&self) -> LoadOptions {
         LoadOptions { pre_tokenizer: self.pre_tokenizer.clone(), ..LoadOptions::default() }
@@ -70,8 +91,8 @@ impl SourceArgs {
         checkpoint: &Checkpoint,
         console: &Console,
     ) -> anyhow::Result<AutoTokenizer> {
-        let tokenizer = AutoTokenizer::from_checkpoint(checkpoint, &self.options())
-            .with_context(|| checkpoint.files().path().display().to_string())?;
+        let tokenizer =
+            AutoTokenizer::from_checkpoint(checkpoint, &self.options()).with_context(|| checkpoint.name())?;
         tokenizer.tokenizer().warnings().iter().for_each(|warning| console.warn(warning));
         Ok(tokenizer)
     }

@@ -39,6 +39,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::Quantize(command) => command.run(console),
         Command::Doctor(command) => command.run(console),
         Command::Download(command) => command.run(console),
+        Command::Fit(command) => command.run(console),
         Command::List(command) => command.run(console),
         Command::Convert(command) => command.run(console),
         Command::Dequantize(command) => command.run(console),

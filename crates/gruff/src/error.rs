@@ -43,6 +43,9 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// A temporary file cannot be written.
+    #[error("no temporary file can be written: {0}; make room, or set TMPDIR")]
+    Scratch(#[source] std::io::Error),
     /// An option that cannot be honoured.
     #[error("{0}")]
     Option(String),

@@ -14,9 +14,11 @@
 //! ```
 
 mod batch;
+mod bundled;
 mod conversation;
 mod dense;
 mod error;
+mod fit;
 mod forward;
 mod generation;
 mod model;
@@ -25,9 +27,11 @@ mod summary;
 pub mod system;
 mod tokenizer;
 
+pub use bundled::{BUNDLED, HAS_BUNDLED};
 pub use conversation::Conversation;
 pub use dense::GgufConfig;
 pub use error::{Error, Result};
+pub use fit::{Fit, Machine, best as best_fit, fit, fit_remote};
 pub use forward::Forward;
 pub use generation::GenerationConfig;
 pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, Streamed, StreamedToken};

@@ -10,9 +10,10 @@ use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 use gruff_kernels::{Activations, CpuOptions, DType, Device};
 use gruff_text::{Tokenizer, TokenizerOptions};
 
+use crate::bundled::{self, BUNDLED};
 use crate::{Error, Result};
 
-/// A GGUF checkpoint on disk, opened: only its header has been read.
+/// A GGUF checkpoint, opened: only its header has been read.
 #[derive(Clone)]
 pub struct Checkpoint {
     files: ModelFiles,
@@ -22,9 +23,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The files it consists of.
+    /// The files it consists of; none for the bundled model.
     pub fn files(&self) -> &ModelFiles {
         &self.files
+    }
+
+    /// What to call it: its path, or [`BUNDLED`].
+    pub fn name(&self) -> String {
+        match self.files.parts.first() {
+            Some(path) => path.display().to_string(),
+            None => self.files.id.clone(),
+        }
     }
 
     /// The container.
@@ -133,7 +142,7 @@ pub struct Pretrained<T> {
 }
 
 impl<T> Pretrained<T> {
-    /// Starts from a name: a file or folder, `repo:file.gguf`, `repo:Q4_K_M`, `repo@revision:file.gguf`, or a
+    /// Starts from a name: [`BUNDLED`], a file or folder, `repo:file.gguf`, `repo:Q4_K_M`, `repo@revision:file.gguf`, or a
     /// repository together with [`gguf_file`](Self::gguf_file).
     pub fn new(id: impl Into<String>) -> Self {
         Self {
@@ -226,6 +235,9 @@ impl<T> Pretrained<T> {
     /// # Errors
     /// [`Error::Hub`] or [`Error::Gguf`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
+        if self.id == BUNDLED {
+            return self.bundled();
+        }
         let mut id = ModelId::parse(&self.id)?;
         if let Some(revision) = &self.revision {
             id = id.with_revision(revision)?;
@@ -249,6 +261,22 @@ impl<T> Pretrained<T> {
         let files = hub.build()?.resolve(&id)?;
         let gguf = Arc::new(Gguf::open(files.path())?);
         Ok(Checkpoint { files, gguf, tokenizer: Arc::default() })
+    }
+
+    fn bundled(&self) -> Result<Checkpoint> {
+        if self.file.is_some() || self.revision.is_some() {
+            return Err(Error::Option(
+                "the bundled model has no files or revisions to choose from".to_owned(),
+            ));
+        }
+        let files = ModelFiles {
+            id: BUNDLED.to_owned(),
+            parts: Vec::new(),
+            generation_config: None,
+            repo: None,
+            commit: None,
+        };
+        Ok(Checkpoint { files, gguf: Arc::new(bundled::open()?), tokenizer: Arc::default() })
     }
 }
 

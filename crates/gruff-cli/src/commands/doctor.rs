@@ -84,7 +84,7 @@ fn products(out: &mut impl Write, device: &Device, types: &[BlockType]) -> std::
 /// What a model falls back in, and where its memory goes.
 fn diagnose(out: &mut impl Write, checkpoint: &Checkpoint, options: &LoadOptions) -> anyhow::Result<()> {
     let model = AutoModelForCausalLM::from_checkpoint(checkpoint, options)?;
-    writeln!(out, "\n{}", checkpoint.files().path().display())?;
+    writeln!(out, "\n{}", checkpoint.name())?;
     let mut slow = Vec::new();
     for tensor in checkpoint.gguf().tensors().filter(|tensor| tensor.shape().len() > 1) {
         let block_type = tensor.block_type()?;

@@ -127,7 +127,7 @@ fn summary(checkpoint: &Checkpoint) -> Vec<(&'static str, String)> {
     let gguf = checkpoint.gguf();
     let metadata = gguf.metadata();
     let order = if gguf.endian() == Endian::Big { ", big-endian" } else { "" };
-    let mut lines = vec![("file", checkpoint.files().path().display().to_string())];
+    let mut lines = vec![("file", checkpoint.name())];
     if gguf.paths().len() > 1 {
         lines.push(("parts", gguf.paths().len().to_string()));
     }

@@ -9,6 +9,7 @@ mod detokenize;
 mod doctor;
 mod download;
 mod edit;
+mod fit;
 mod imatrix;
 mod inspect;
 mod list;
@@ -32,8 +33,8 @@ use crate::console::OutputArgs;
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "A MODEL is a file, a folder, owner/repo, owner/repo:Q4_K_M, owner/repo:file.gguf or \
-                  owner/repo@revision:file.gguf. Models from the Hub go to the cache that huggingface_hub uses.\n\n\
+    after_help = "A MODEL is bundled, a file, a folder, owner/repo, owner/repo:Q4_K_M, owner/repo:file.gguf \
+                  or owner/repo@revision:file.gguf. Models from the Hub go to the cache that huggingface_hub uses.\n\n\
                   Examples:\n  \
                   gruff run unsloth/Qwen3.5-4B-GGUF \"Why is the sky blue?\"\n  \
                   gruff run model.gguf\n  \
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     Quantize(Box<quantize::Quantize>),
     Doctor(doctor::Doctor),
     Download(download::Download),
+    Fit(fit::Fit),
     List(list::List),
     Convert(convert::Convert),
     Dequantize(dequantize::Dequantize),

@@ -7,7 +7,7 @@ fn command_lines_that_cannot_be_meant() {
     let gruff = Gruff::new();
     let table: [(&[&str], &str); 26] = [
         (&["dance"], "dance"),
-        (&["run"], "MODEL"),
+        (&["run"], "prompt is empty"),
         (&["run", "tiny.gguf", "Hi", "--frobnicate"], "--frobnicate"),
         (&["run", "tiny.gguf", "Hi", "--temperature", "-1"], "--temperature"),
         (&["run", "tiny.gguf", "Hi", "--temperature", "hot"], "hot"),

@@ -1,6 +1,8 @@
 //! The real binary, driven as a user does, on a tiny random model.
 
 mod bench;
+#[cfg(feature = "bundled-model")]
+mod bundled;
 mod convert;
 mod errors;
 mod evaluate;

@@ -187,7 +187,7 @@ impl Bench {
         let peak_memory = system::peak_memory();
         let threads = threads.unwrap_or_else(|| model.device().threads());
         let facts = ModelFacts {
-            path: checkpoint.files().path().display().to_string(),
+            path: checkpoint.name(),
             label: label::of(checkpoint),
             size: checkpoint.tensor_bytes(),
             parameters: checkpoint.parameters(),

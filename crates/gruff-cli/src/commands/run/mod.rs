@@ -10,7 +10,10 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use gruff::floors::text::chat::{ReasoningFormat, ReasoningMode, ReasoningSupport};
-use gruff::{AutoModelForCausalLM, AutoTokenizer, ChatOptions, GenerationConfig, Message};
+use gruff::{
+    AutoModelForCausalLM, AutoTokenizer, BUNDLED, ChatOptions, GenerationConfig, HAS_BUNDLED, Message,
+    ModelId,
+};
 
 use crate::args::{ComputeArgs, SourceArgs, read_stdin, text_or_stdin};
 use crate::commands::render::read_template;
@@ -22,15 +25,20 @@ use crate::failure::usage;
 /// With PROMPT (or with a prompt on standard input) the answer goes to standard output and everything else, the
 /// model's reasoning included, to standard error. On a terminal without PROMPT a conversation begins; /help says
 /// more there.
+///
+/// Without MODEL a very small model answers that is part of the program (as MODEL it is called `bundled`). A single
+/// argument that names no model is the prompt.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gruff run unsloth/Qwen3.5-4B-GGUF:Q4_K_M \"Why is the sky blue?\"\n  \
+#[command(
+    after_help = "Examples:\n  gruff run \"What is the capital of France?\"\n  gruff run unsloth/Qwen3.5-4B-GGUF:Q4_K_M \"Why is the sky blue?\"\n  \
                   gruff run model.gguf\n  \
                   git diff | gruff run model.gguf --system \"Write a commit message.\" -\n  \
                   gruff run model.gguf --raw -n 20 --temperature 0 \"The capital of France is\"\n  \
-                  gruff run model.gguf --json --seed 7 \"Tell a joke.\"")]
+                  gruff run model.gguf --json --seed 7 \"Tell a joke.\""
+)]
 pub(crate) struct Run {
-    /// The model
-    model: String,
+    /// The model [default: the bundled one]
+    model: Option<String>,
     /// The prompt, or - for standard input
     prompt: Option<String>,
     /// System message
@@ -125,8 +133,9 @@ struct Runner {
 }
 
 impl Run {
-    pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
-        let prompt = match &self.prompt {
+    pub(crate) fn run(mut self, console: &Console) -> anyhow::Result<()> {
+        let (model, prompt) = model_and_prompt(self.model.take(), self.prompt.take());
+        let prompt = match &prompt {
             Some(prompt) => Some(text_or_stdin(prompt)?),
             None if std::io::stdin().is_terminal() => None,
             None => Some(read_stdin()?),
@@ -138,16 +147,21 @@ impl Run {
             return usage("--json answers one prompt; give one as an argument or on standard input");
         }
         let json = self.json;
-        let runner = self.load(console)?;
+        if model == BUNDLED && HAS_BUNDLED {
+            console.note(format_args!(
+                "The bundled model answers. It knows little: `gruff run MODEL` takes a real one."
+            ));
+        }
+        let runner = self.load(&model, console)?;
         match prompt {
             Some(prompt) => one_shot::run(&runner, &prompt, json),
             None => chat::run(runner),
         }
     }
 
-    fn load(self, console: &Console) -> anyhow::Result<Runner> {
+    fn load(self, model: &str, console: &Console) -> anyhow::Result<Runner> {
         let started = Instant::now();
-        let checkpoint = self.source.open(&self.model, console)?;
+        let checkpoint = self.source.open(model, console)?;
         let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
         if let Some(path) = &self.chat_template {
             tokenizer = tokenizer.with_chat_template(read_template(path)?);
@@ -185,6 +199,29 @@ impl Run {
         runner.set_reasoning(self.reasoning);
         Ok(runner)
     }
+}
+
+/// What two optional arguments mean: a single one is the model if it can name one, else the prompt.
+fn model_and_prompt(first: Option<String>, second: Option<String>) -> (String, Option<String>) {
+    match (first, second) {
+        (Some(prompt), None) if !names_a_model(&prompt) => (BUNDLED.to_owned(), Some(prompt)),
+        (model, prompt) => (model.unwrap_or_else(|| BUNDLED.to_owned()), prompt),
+    }
+}
+
+/// Whether a text is a model's id rather than something to say. Ids on the Hub have no white space; paths may.
+fn names_a_model(text: &str) -> bool {
+    text == BUNDLED
+        || match ModelId::parse(text) {
+            Ok(ModelId::Local { path, .. }) => {
+                path.exists()
+                    || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+                    || !text.contains(char::is_whitespace)
+            }
+            // A single word may be a repository of old, but is far more often a word.
+            Ok(ModelId::Hub { .. }) => text.contains('/'),
+            Err(_) => false,
+        }
 }
 
 impl Runner {
@@ -230,4 +267,42 @@ fn share(text: &str) -> Result<f32, String> {
 
 fn positive_share(text: &str) -> Result<f32, String> {
     number(text, |n| n > 0.0 && n <= 1.0, "a number above 0 and at most 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_argument_is_the_model_if_it_can_name_one() {
+        let meant = |first: &str| model_and_prompt(Some(first.to_owned()), None);
+        let model = |name: &str| (name.to_owned(), None);
+        let prompt = |text: &str| (BUNDLED.to_owned(), Some(text.to_owned()));
+        for name in [
+            "owner/repo",
+            "owner/repo:Q4_K_M",
+            "owner/repo@main",
+            "missing.gguf",
+            "./missing",
+            "src",
+            BUNDLED,
+        ] {
+            assert_eq!(meant(name), model(name));
+        }
+        for text in [
+            "Hello",
+            "Hello!",
+            "-",
+            "What is 2/3 of 6?",
+            "/ is what sign?",
+            "2+2",
+            "Qwen",
+            "Wer/was ist das?",
+        ] {
+            assert_eq!(meant(text), prompt(text));
+        }
+        let both = model_and_prompt(Some("a/b".to_owned()), Some("c/d".to_owned()));
+        assert_eq!(both, ("a/b".to_owned(), Some("c/d".to_owned())));
+        assert_eq!(model_and_prompt(None, None), model(BUNDLED));
+    }
 }
