@@ -32,10 +32,11 @@ pub(super) struct OddScales<P, const COUNT: usize> {
 /// Finds scales and entries of a super-block.
 ///
 /// `inverses` are the inverse scales to try for a sub-block, `pick` gives the nearest entries under one. Multiples are
-/// odd numbers up to `top`.
+/// odd numbers up to `top`; `wxx` is `sum(w x x)`.
 #[inline(always)]
 pub(super) fn odd_scales<P: Copy, const COUNT: usize, I: IntoIterator<Item = f32>>(
     top: f32,
+    wxx: f32,
     inverses: impl Fn(usize) -> I,
     pick: impl Fn(usize, f32) -> Picks<P>,
 ) -> OddScales<P, COUNT> {
@@ -66,8 +67,12 @@ pub(super) fn odd_scales<P: Copy, const COUNT: usize, I: IntoIterator<Item = f32
     let wxg: f32 = chosen.iter().zip(multiples).map(|(picks, multiple)| multiple * picks.wxg).sum();
     let wgg: f32 =
         chosen.iter().zip(multiples).map(|(picks, multiple)| multiple * multiple * picks.wgg).sum();
+    // Least squares makes coarse blocks smaller than what they stand for, which models mind more than a little more
+    // error: the unit is raised until the size is kept.
+    let kept = wxg * wxg / (wgg * wxx);
+    let unit = if unit > 0.0 && wxg > 0.0 && kept > 0.0 { wxg / wgg / kept.sqrt() } else { 0.0 };
     OddScales {
-        unit: if unit > 0.0 && wxg > 0.0 { wxg / wgg } else { 0.0 },
+        unit,
         scales: multiples.map(|multiple| (multiple / 2.0) as u8),
         picks: chosen.map(|picks| picks.picks),
     }

@@ -3,7 +3,7 @@
 use super::iq::{OddScales, Picks, odd_scales};
 use super::lattice::{self, Book};
 use super::mean_square;
-use super::search::NOTHING;
+use super::search::{NOTHING, sums};
 use crate::block::{F16, U16};
 use crate::iq::{IQ1_DELTA, IQ1_M, IQ1_S};
 
@@ -54,6 +54,12 @@ fn weights(x: &Values, importance: Option<&Values>) -> Values {
     std::array::from_fn(|i| importance.map_or(1.0, |importance| importance[i]) * (mean + x[i] * x[i]).sqrt())
 }
 
+/// `sum(w x x)`.
+fn size(x: &Values, w: &Values) -> f32 {
+    let [size] = sums::<256, 1>(|i| [w[i] * x[i] * x[i]]);
+    size
+}
+
 /// The sum of two groups' picks.
 fn join<A, B, P>(a: Picks<A>, b: Picks<B>, picks: impl Fn(A, B) -> P) -> Picks<P> {
     Picks { wxg: a.wxg + b.wxg, wgg: a.wgg + b.wgg, picks: picks(a.picks, b.picks) }
@@ -78,7 +84,7 @@ pub(super) fn iq1_s(x: &Values, importance: Option<&Values>) -> IQ1_S {
         let scale = if inverse > 0.0 { 1.0 / inverse } else { 0.0 };
         if down.gain(scale) > up.gain(scale) { down } else { up }
     };
-    let found: OddScales<([u16; 4], bool), 8> = odd_scales(15.0, |j| inverses::<32>(x, j), pick);
+    let found: OddScales<([u16; 4], bool), 8> = odd_scales(15.0, size(x, &w), |j| inverses::<32>(x, j), pick);
     IQ1_S {
         d: F16::from(found.unit),
         qs: std::array::from_fn(|k| found.picks[k / 4].0[k % 4] as u8),
@@ -102,7 +108,7 @@ pub(super) fn iq1_m(x: &Values, importance: Option<&Values>) -> IQ1_M {
         };
         join(group(2 * j), group(2 * j + 1), |a, b| [a, b])
     };
-    let found: OddScales<[Pick; 2], 16> = odd_scales(15.0, |j| inverses::<16>(x, j), pick);
+    let found: OddScales<[Pick; 2], 16> = odd_scales(15.0, size(x, &w), |j| inverses::<16>(x, j), pick);
     let pick = |k: usize| found.picks[k / 2][k % 2];
     let half = |k: usize| (pick(k).0 >> 8) as u8 | u8::from(pick(k).1) << 3;
     let d = u16::from_le_bytes(F16::from(found.unit).0);

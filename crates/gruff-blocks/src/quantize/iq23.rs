@@ -3,14 +3,16 @@
 use super::iq::{OddScales, Picks, odd_scales};
 use super::lattice::{self, Book};
 use super::mean_square;
-use super::search::NOTHING;
+use super::search::{NOTHING, sums};
 use crate::block::{F16, U16};
 use crate::iq::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 
 type Values = [f32; 256];
 
-/// Where the largest magnitude of a sub-block is put, as a share of the largest level.
-const ENDS: [f32; 7] = [0.78, 0.86, 0.93, 1.0, 1.07, 1.15, 1.25];
+/// Where the largest magnitude of a sub-block is put, as a share of the largest level. With three levels cutting off
+/// the largest values costs models more than the error tells; with eight there is less to choose.
+const NARROW: [f32; 7] = [0.84, 0.89, 0.94, 1.0, 1.04, 1.08, 1.12];
+const WIDE: [f32; 7] = [0.78, 0.86, 0.93, 1.0, 1.07, 1.15, 1.25];
 
 /// How signs are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,13 +57,14 @@ fn search<const D: usize, const SUB: usize, const GROUPS: usize, const COUNT: us
     book: &Book<D>,
     parts: &Parts,
     largest: f32,
+    ends: &'static [f32; 7],
 ) -> OddScales<[u16; GROUPS], COUNT> {
     const { assert!(D * GROUPS == SUB && SUB * COUNT == 256) }
     let (x, w) = (parts.x.as_chunks::<D>().0, parts.w.as_chunks::<D>().0);
     let inverses = |j: usize| {
         let values = &parts.x[SUB * j..SUB * (j + 1)];
         let most = values.iter().fold(0.0, |most: f32, value| most.max(*value));
-        let ends = if most < NOTHING { &[][..] } else { &ENDS[..] };
+        let ends = if most < NOTHING { &[][..] } else { &ends[..] };
         ends.iter().map(move |end| end * largest / most)
     };
     let pick = |j: usize, inverse: f32| {
@@ -79,7 +82,8 @@ fn search<const D: usize, const SUB: usize, const GROUPS: usize, const COUNT: us
         });
         Picks { picks, wxg: wxg.iter().sum(), wgg: wgg.iter().sum() }
     };
-    odd_scales(31.0, inverses, pick)
+    let [wxx] = sums::<256, 1>(|i| [parts.w[i] * parts.x[i] * parts.x[i]]);
+    odd_scales(31.0, wxx, inverses, pick)
 }
 
 /// Two 4-bit scales a byte, the first in the low half.
@@ -95,7 +99,7 @@ fn signs_and_scale(signs: &[u8], scale: u8) -> [u8; 4] {
 
 pub(super) fn iq2_xxs(x: &Values, importance: Option<&Values>) -> IQ2_XXS {
     let parts = parts(x, importance, Signs::Even);
-    let found: OddScales<[u16; 4], 8> = search::<8, 32, 4, 8>(&lattice::IQ2_XXS, &parts, 43.0);
+    let found: OddScales<[u16; 4], 8> = search::<8, 32, 4, 8>(&lattice::IQ2_XXS, &parts, 43.0, &NARROW);
     let qs = std::array::from_fn(|j| {
         let [a, b, c, d] = found.picks[j].map(|pick| pick as u8);
         let [e, f, g, h] = signs_and_scale(&parts.signs[4 * j..4 * (j + 1)], found.scales[j]);
@@ -106,7 +110,7 @@ pub(super) fn iq2_xxs(x: &Values, importance: Option<&Values>) -> IQ2_XXS {
 
 pub(super) fn iq2_xs(x: &Values, importance: Option<&Values>) -> IQ2_XS {
     let parts = parts(x, importance, Signs::Even);
-    let found: OddScales<[u16; 2], 16> = search::<8, 16, 2, 16>(&lattice::IQ2_XS, &parts, 43.0);
+    let found: OddScales<[u16; 2], 16> = search::<8, 16, 2, 16>(&lattice::IQ2_XS, &parts, 43.0, &NARROW);
     let qs = std::array::from_fn(|k| {
         let word = found.picks[k / 2][k % 2] | u16::from(parts.signs[k] & 127) << 9;
         U16(word.to_le_bytes())
@@ -116,7 +120,7 @@ pub(super) fn iq2_xs(x: &Values, importance: Option<&Values>) -> IQ2_XS {
 
 pub(super) fn iq2_s(x: &Values, importance: Option<&Values>) -> IQ2_S {
     let parts = parts(x, importance, Signs::Free);
-    let found: OddScales<[u16; 2], 16> = search::<8, 16, 2, 16>(&lattice::IQ2_S, &parts, 43.0);
+    let found: OddScales<[u16; 2], 16> = search::<8, 16, 2, 16>(&lattice::IQ2_S, &parts, 43.0, &WIDE);
     let pick = |k: usize| found.picks[k / 2][k % 2];
     IQ2_S {
         d: F16::from(8.0 * found.unit),
@@ -131,7 +135,7 @@ pub(super) fn iq2_s(x: &Values, importance: Option<&Values>) -> IQ2_S {
 
 pub(super) fn iq3_xxs(x: &Values, importance: Option<&Values>) -> IQ3_XXS {
     let parts = parts(x, importance, Signs::Even);
-    let found: OddScales<[u16; 8], 8> = search::<4, 32, 8, 8>(&lattice::IQ3_XXS, &parts, 62.0);
+    let found: OddScales<[u16; 8], 8> = search::<4, 32, 8, 8>(&lattice::IQ3_XXS, &parts, 62.0, &WIDE);
     IQ3_XXS {
         d: F16::from(4.0 * found.unit),
         qs: std::array::from_fn(|k| found.picks[k / 8][k % 8] as u8),
@@ -143,7 +147,7 @@ pub(super) fn iq3_xxs(x: &Values, importance: Option<&Values>) -> IQ3_XXS {
 
 pub(super) fn iq3_s(x: &Values, importance: Option<&Values>) -> IQ3_S {
     let parts = parts(x, importance, Signs::Free);
-    let found: OddScales<[u16; 8], 8> = search::<4, 32, 8, 8>(&lattice::IQ3_S, &parts, 15.0);
+    let found: OddScales<[u16; 8], 8> = search::<4, 32, 8, 8>(&lattice::IQ3_S, &parts, 15.0, &WIDE);
     IQ3_S {
         d: F16::from(found.unit),
         qs: std::array::from_fn(|k| found.picks[k / 8][k % 8] as u8),

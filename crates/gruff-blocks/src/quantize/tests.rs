@@ -57,11 +57,11 @@ const ERRORS: &[(BlockType, f64)] = &[
     (BlockType::Q2_K, 0.2811),
     (BlockType::IQ2_XS, 0.2949),
     (BlockType::IQ2_XXS, 0.3395),
-    (BlockType::IQ1_M, 0.4236),
+    (BlockType::IQ1_M, 0.438),
     (BlockType::TQ1_0, 0.4314),
     (BlockType::TQ2_0, 0.4314),
     (BlockType::Q2_0, 0.3522),
-    (BlockType::IQ1_S, 0.4544),
+    (BlockType::IQ1_S, 0.474),
     (BlockType::Q1_0, 0.6023),
 ];
 
