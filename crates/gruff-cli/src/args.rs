@@ -135,13 +135,13 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
     /// Threads that compute [default: the physical cores]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<NonZeroUsize>,
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
     /// Memory that may be used, such as 4G [default: what the system has available]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
 }
 
@@ -183,7 +183,7 @@ pub(crate) struct ComputeArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// Tokens that prompt and answer may have together; auto takes what the model and memory allow
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_context)]
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_context, allow_negative_numbers = true)]
     ctx: Context,
 }
 

@@ -1,7 +1,7 @@
 //! What goes to standard error: notes, warnings, errors. A closed stream is nobody's problem there.
 
 use std::fmt::{Arguments, Display};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 
 use clap::Args;
 use tracing_subscriber::EnvFilter;
@@ -25,6 +25,9 @@ pub(crate) struct Console {
     terminal: bool,
     color: bool,
 }
+
+/// Characters of a line at most: more than any explanation needs, and no screens full of what a file holds.
+const LONGEST: usize = 4000;
 
 /// Dark text.
 const DIM: &str = "\x1b[2m";
@@ -64,7 +67,7 @@ impl Console {
     /// A line that a person may want, unless they asked for quiet.
     pub(crate) fn note(&self, text: impl Display) {
         if !self.quiet {
-            self.line(format_args!("{}", self.dim(text)));
+            self.line(format_args!("{}", self.dim(plain(&text.to_string()))));
         }
     }
 
@@ -78,14 +81,14 @@ impl Console {
     /// Something that may make the answer wrong.
     pub(crate) fn warn(&self, text: impl Display) {
         if !self.quiet {
-            self.line(format_args!("warning: {text}"));
+            self.line(format_args!("warning: {}", plain(&text.to_string())));
         }
     }
 
     /// The reason for giving up.
     pub(crate) fn error(&self, text: impl Display) {
         let (red, reset) = if self.color { (RED, RESET) } else { ("", "") };
-        self.line(format_args!("{red}error:{reset} {text}"));
+        self.line(format_args!("{red}error:{reset} {}", plain(&text.to_string())));
     }
 
     /// Text as it is, without a line end.
@@ -101,5 +104,66 @@ impl Console {
 
     fn line(&self, text: Arguments) {
         let _ = writeln!(std::io::stderr(), "{text}");
+    }
+}
+
+/// Text that may quote a file, as a terminal may show it: characters that would steer the terminal or turn the
+/// direction of writing are spelled out, and what is endless is cut.
+fn plain(text: &str) -> String {
+    let steers = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len().min(LONGEST));
+    for c in text.chars().take(LONGEST) {
+        if steers(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    let left = text.chars().skip(LONGEST).count();
+    if left > 0 {
+        shown.push_str(&format!("… ({left} more characters)"));
+    }
+    shown
+}
+
+/// Standard output, whose errors say so.
+pub(crate) struct Stdout(StdoutLock<'static>);
+
+/// Standard output, until the value is dropped.
+pub(crate) fn stdout() -> Stdout {
+    Stdout(std::io::stdout().lock())
+}
+
+impl Stdout {
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.0.is_terminal()
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
+
+/// The kind stays: a closed pipe is told by it.
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output cannot be written: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_says_does_not_steer_the_terminal() {
+        assert_eq!(plain("a\tb\nç漢😀"), "a\tb\nç漢😀");
+        assert_eq!(plain("\u{1b}]0;x\u{7}\r\u{9b}m\u{202e}"), "\\u{1b}]0;x\\u{7}\\r\\u{9b}m\\u{202e}");
+        let long = plain(&"é".repeat(LONGEST + 5));
+        assert!(long.ends_with("é… (5 more characters)"), "{long}");
+        assert_eq!(plain(&"é".repeat(LONGEST)).chars().count(), LONGEST);
     }
 }

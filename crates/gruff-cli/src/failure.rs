@@ -41,6 +41,9 @@ fn paragraph(error: &anyhow::Error) -> String {
         if text.contains(&cause) {
             continue;
         }
+        if cause.starts_with(&format!("{text}:")) {
+            text.clear();
+        }
         if !text.is_empty() {
             text.push_str(": ");
         }
@@ -67,6 +70,8 @@ mod tests {
         assert_eq!(paragraph(&error), "cannot write a.npy: no room");
         let twice = Err::<(), _>(io::Error::other("no room")).context("a.npy: no room").unwrap_err();
         assert_eq!(paragraph(&twice), "a.npy: no room");
+        let named = Err::<(), _>(io::Error::other("a.gguf: no key")).context("a.gguf").unwrap_err();
+        assert_eq!(paragraph(&named), "a.gguf: no key");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use gruff_models::{Model, ModelConfig};
 use crate::error::refuse;
 use crate::{EngineOptions, Error, Result};
 
-/// What stays free for the system and for what no plan can count.
+/// What stays free for the system and for what no plan can count, where no one has said what may be used.
 const HEADROOM: u64 = 256 << 20;
 
 /// The context that `Context::Auto` does not exceed on its own, however much memory there is.
@@ -65,7 +65,9 @@ impl MemoryPlan {
             Context::Tokens(tokens) if tokens > trained => {
                 return refuse(
                     "ctx",
-                    format!("{tokens} tokens are more than the {trained} that this model was trained for"),
+                    format!(
+                        "{tokens} tokens are more than the {trained} that this model was trained for; ask for fewer"
+                    ),
                 );
             }
             Context::Tokens(tokens) => tokens,
@@ -79,7 +81,9 @@ impl MemoryPlan {
             );
         }
         match available {
-            Some(available) if !plan.fits(available) => Err(Error::Memory(plan.refusal())),
+            Some(available) if !plan.fits_beside(headroom(options), available) => {
+                Err(Error::Memory(plan.refusal(headroom(options))))
+            }
             _ => Ok(plan),
         }
     }
@@ -94,7 +98,7 @@ impl MemoryPlan {
         let mut context = most;
         while context > LEAST_CONTEXT {
             let plan = Self::with_context(model, options, context, Some(available));
-            if plan.fits(available) {
+            if plan.fits_beside(headroom(options), available) {
                 break;
             }
             context = (context / 2).max(LEAST_CONTEXT.min(most));
@@ -127,7 +131,11 @@ impl MemoryPlan {
 
     /// Whether it fits into so many bytes, with some left for the system.
     pub fn fits(&self, available: u64) -> bool {
-        self.total().saturating_add(HEADROOM) <= available
+        self.fits_beside(HEADROOM, available)
+    }
+
+    fn fits_beside(&self, headroom: u64, available: u64) -> bool {
+        self.total().saturating_add(headroom) <= available
     }
 
     /// The sum.
@@ -140,10 +148,14 @@ impl MemoryPlan {
         self.cache_tokens / PAGE_LEN
     }
 
-    fn refusal(&self) -> String {
+    fn refusal(&self, headroom: u64) -> String {
+        let free = match headroom {
+            0 => String::new(),
+            bytes => format!(", {} of which stay free for the system", Bytes(bytes)),
+        };
         format!(
-            "not enough memory: {self}. Choose a smaller --ctx, fewer sequences, a smaller model or a smaller \
-             quantization"
+            "not enough memory: {self}{free}. Choose a smaller --ctx, fewer sequences, a smaller model or a \
+             smaller quantization"
         )
     }
 }
@@ -165,6 +177,10 @@ impl fmt::Display for MemoryPlan {
             None => Ok(()),
         }
     }
+}
+
+fn headroom(options: &EngineOptions) -> u64 {
+    if options.memory.is_some() { 0 } else { HEADROOM }
 }
 
 /// Rows of the residual stream's width that a step holds at once: the stream, its norm, projections, the

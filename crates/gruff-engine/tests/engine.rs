@@ -263,6 +263,11 @@ fn memory_is_planned_before_it_is_taken() {
     };
     let message = refused(EngineOptions { memory: Some(1 << 20), ..options(4096, 8) });
     assert!(message.contains("not enough memory: weights") && message.contains("--ctx"), "{message}");
+    // What may be used may be used up.
+    let with = |memory| EngineOptions { memory: Some(memory), ..options(4096, 8) };
+    let total = Engine::new(Adder::new(true), with(1 << 40)).unwrap().memory().total();
+    assert!(Engine::new(Adder::new(true), with(total)).is_ok());
+    assert!(refused(with(total - 1)).contains("not enough memory"));
     assert!(refused(options(5000, 1)).contains("trained for"));
     assert!(refused(options(0, 1)).contains("ctx"));
     let narrow = EngineOptions { cache_tokens: Some(100), ..options(512, 2) };

@@ -31,6 +31,7 @@ mod perplexity;
 mod plot;
 mod softmax;
 mod statistics;
+mod whole_file;
 mod windows;
 
 pub use compare::{LogitsComparison, TensorComparison, TensorErrors, compare_logits, compare_tensors};
@@ -43,4 +44,5 @@ pub use multiple_choice::{Accuracy, MultipleChoice, Task, TaskScore, multiple_ch
 pub use perplexity::{ChunkPerplexity, Perplexity, perplexity, save_logits};
 pub use plot::{plot_perplexity, plot_tensors};
 pub use statistics::Estimate;
+pub use whole_file::WholeFile;
 pub use windows::{Window, Windows};

@@ -6,13 +6,11 @@
 //! id, and one more u16 where the vocabulary is odd. ln p(id) = scale * u16 + least.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
 use crate::softmax::LogSoftmax;
-use crate::{Error, Result};
+use crate::{Error, Result, WholeFile};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 /// Magic and three sizes.
@@ -75,7 +73,7 @@ impl<'a> SavedRow<'a> {
 /// Writes such a file. Dropped before [`finish`](Self::finish), it leaves nothing behind.
 pub struct LogitsWriter {
     path: PathBuf,
-    out: BufWriter<NamedTempFile>,
+    out: WholeFile,
 }
 
 impl LogitsWriter {
@@ -93,9 +91,8 @@ impl LogitsWriter {
             header.extend_from_slice(&size(value)?.to_le_bytes());
         }
         header.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = NamedTempFile::new_in(folder).map_err(Error::write(path))?;
-        let mut writer = Self { path: path.to_owned(), out: BufWriter::with_capacity(1 << 20, file) };
+        let out = WholeFile::create(path).map_err(Error::write(path))?;
+        let mut writer = Self { path: path.to_owned(), out };
         writer.write_row(&header)?;
         Ok(writer)
     }
@@ -110,10 +107,7 @@ impl LogitsWriter {
     /// [`Error::Io`] when it cannot be written; nothing is put in place then.
     pub fn finish(self) -> Result<()> {
         let Self { path, out } = self;
-        let file = out.into_inner().map_err(|error| error.into_error()).map_err(Error::write(&path))?;
-        file.as_file().sync_all().map_err(Error::write(&path))?;
-        file.persist(&path).map_err(|error| error.error).map_err(Error::write(&path))?;
-        Ok(())
+        out.put_in_place().map_err(Error::write(&path))
     }
 }
 

@@ -6,9 +6,8 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use tempfile::NamedTempFile;
 
-use crate::{ChunkPerplexity, Error, Result, TensorComparison};
+use crate::{ChunkPerplexity, Error, Result, TensorComparison, WholeFile};
 
 const SIZE: (u32, u32) = (960, 540);
 const FONT: &str = "sans-serif";
@@ -160,11 +159,9 @@ fn write(path: &Path, draw: impl FnOnce(&Area) -> Result<(), Fault>) -> Result<(
         area.fill(&WHITE).and_then(|()| draw(&area)).and_then(|()| area.present())
     };
     drawn.map_err(|error| Error::Plot { path: path.to_owned(), fault: error.to_string() })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder).map_err(Error::write(path))?;
+    let mut file = WholeFile::create(path).map_err(Error::write(path))?;
     file.write_all(svg.as_bytes()).map_err(Error::write(path))?;
-    file.persist(path).map_err(|error| error.error).map_err(Error::write(path))?;
-    Ok(())
+    file.put_in_place().map_err(Error::write(path))
 }
 
 #[cfg(test)]

@@ -51,6 +51,21 @@ pub enum Error {
         /// The ids that would work.
         choices: Vec<String>,
     },
+    /// A token that no Hub can have given out.
+    #[error("the token {origin} has spaces or other characters that no token has; copy it again")]
+    TokenText {
+        /// Where it came from, in words; the token itself is nobody's business.
+        origin: String,
+    },
+    /// Neither a file nor a folder, but a pipe or a device.
+    #[error(
+        "{} is no ordinary file; a model is mapped into memory, which a pipe or device cannot be: save it to a file first",
+        path.display()
+    )]
+    NoFile {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A split file without all of its parts.
     #[error(
         "{name} in {place} is one part of a split model, and {} missing; get the whole set",

@@ -90,11 +90,7 @@ impl Http {
         if let Some((token, origin)) = &token
             && !token.bytes().all(|b| b.is_ascii_graphic())
         {
-            return Err(setting(
-                "HF_TOKEN",
-                origin,
-                "the token has spaces or other characters that no token has",
-            ));
+            return Err(Error::TokenText { origin: origin.clone() });
         }
         let (answer, bytes) = environment.timeouts()?;
         let mut config = Agent::config_builder()

@@ -20,7 +20,12 @@ pub(crate) fn resolve(path: &Path, select: &Select) -> Result<ModelFiles, Error>
         }
         _ => Error::Unreadable { path: path.to_path_buf(), source: error },
     })?;
-    if data.is_dir() { folder(path, select) } else { file(path) }
+    match (data.is_dir(), data.is_file()) {
+        (true, _) => folder(path, select),
+        (_, true) => file(path),
+        // A pipe, a device: a model is mapped into memory, which they cannot be.
+        _ => Err(Error::NoFile { path: path.to_path_buf() }),
+    }
 }
 
 fn folder(path: &Path, select: &Select) -> Result<ModelFiles, Error> {
@@ -127,6 +132,13 @@ mod tests {
         assert_eq!(resolve(folder.path(), &Select::Default).unwrap().parts, [at(names[0])]);
         let by_name = resolve(folder.path(), &Select::File(names[0].into())).unwrap();
         assert_eq!(by_name.parts, [at(names[0])]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_are_no_models() {
+        let message = resolve(Path::new("/dev/null"), &Select::Default).unwrap_err().to_string();
+        assert!(message.starts_with("/dev/null is no ordinary file"), "{message}");
     }
 
     #[test]

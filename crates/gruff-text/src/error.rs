@@ -31,7 +31,7 @@ pub enum Error {
     #[error(
         "`tokenizer.ggml.pre` is `{pre}`, a pre-tokenizer that this version of gruff does not know; guessing \
          would give wrong token ids. If the model's tokenizer.json splits text the way a known model does, \
-         name that one in place of the file's (option `pre`); known: {known}"
+         name that one in place of the file's (option `pre`, on the command line --pre-tokenizer); known: {known}"
     )]
     UnknownPre {
         /// The name in the file, or the one given in its place.

@@ -1,5 +1,6 @@
 //! How an answer is generated: transformers' fields and names.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use gruff_engine::{Request, SamplingParams};
@@ -25,6 +26,7 @@ pub struct GenerationConfig {
     /// Divisor of the logits; 0 is greedy.
     pub temperature: Option<f32>,
     /// Keep the k most likely tokens; 0 keeps all.
+    #[serde(deserialize_with = "negative_keeps_all")]
     pub top_k: Option<usize>,
     /// Keep the smallest set of tokens whose probability reaches p.
     pub top_p: Option<f32>,
@@ -58,28 +60,49 @@ impl GenerationConfig {
     /// Reads `generation_config.json`. Fields that gruff does not know are left aside.
     ///
     /// # Errors
-    /// [`Error::GenerationConfig`] when it cannot be read or a known field has another type.
+    /// [`Error::GenerationConfig`] when it cannot be read or a known field has another type. A number out of its
+    /// range is advice that nobody can follow: it is left aside with a warning.
     pub fn from_file(path: &Path) -> Result<Self> {
         let fail = |fault: String| Error::GenerationConfig { path: path.to_owned(), fault };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        serde_json::from_str(&text).map_err(|error| fail(error.to_string()))
+        let config: Self = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        Ok(config.usable(&path.display()))
     }
 
     /// The sampling defaults that a GGUF file recommends (`general.sampling.*`).
     ///
     /// # Errors
-    /// [`Error::Gguf`] when a key has another type.
+    /// [`Error::Gguf`] when a key has another type. A number out of its range is left aside with a warning.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let float = |name: &str| metadata.f32(&format!("general.sampling.{name}"));
         let top_k = metadata.i64("general.sampling.top_k")?;
-        Ok(Self {
+        let config = Self {
             temperature: float("temp")?,
             top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
             top_p: float("top_p")?,
             min_p: float("min_p")?,
             repetition_penalty: float("penalty_repeat")?,
             ..Self::default()
-        })
+        };
+        Ok(config.usable(&"general.sampling"))
+    }
+
+    /// Without the numbers that sampling would refuse; `place` is where they stand.
+    fn usable(mut self, place: &dyn Display) -> Self {
+        let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
+            let Some(number) = *value else { return };
+            let mut params = SamplingParams::default();
+            set(&mut params, number);
+            if let Err(error) = params.validate() {
+                tracing::warn!("{place}: {error}; it is left aside");
+                *value = None;
+            }
+        };
+        keep(&mut self.temperature, |params, value| params.temperature = value);
+        keep(&mut self.top_p, |params, value| params.top_p = value);
+        keep(&mut self.min_p, |params, value| params.min_p = value);
+        keep(&mut self.repetition_penalty, |params, value| params.repetition_penalty = value);
+        self
     }
 
     /// The request for one prompt of a batch.
@@ -100,6 +123,12 @@ impl GenerationConfig {
             end_tokens: self.eos_token_id.clone().unwrap_or_else(|| end_tokens.to_vec()),
         }
     }
+}
+
+/// vLLM's way to keep all tokens is -1.
+fn negative_keeps_all<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    let k = Option::<i64>::deserialize(deserializer)?;
+    Ok(k.map(|k| usize::try_from(k).unwrap_or(0)))
 }
 
 /// transformers writes `eos_token_id` as a number or as a list.
@@ -129,6 +158,19 @@ mod tests {
         assert_eq!((config.temperature, config.top_k, config.do_sample), (Some(0.6), Some(20), Some(true)));
         let one: GenerationConfig = serde_json::from_str(r#"{"eos_token_id": 7}"#).unwrap();
         assert_eq!(one.eos_token_id, Some(vec![7]));
+    }
+
+    #[test]
+    fn advice_that_nobody_can_follow_is_left_aside() {
+        let read = |text| serde_json::from_str::<GenerationConfig>(text).unwrap().usable(&"a file");
+        let config = read(
+            r#"{"temperature": -5, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 1e60, "seed": 3}"#,
+        );
+        let expected = GenerationConfig { top_k: Some(0), seed: Some(3), ..Default::default() };
+        assert_eq!(config, expected);
+        let config = read(r#"{"temperature": 0.6, "top_p": 1, "min_p": 0, "repetition_penalty": 1.1}"#);
+        assert_eq!((config.temperature, config.top_p), (Some(0.6), Some(1.0)));
+        assert_eq!((config.min_p, config.repetition_penalty), (Some(0.0), Some(1.1)));
     }
 
     #[test]

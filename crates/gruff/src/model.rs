@@ -8,7 +8,7 @@ use gruff_kernels::Device;
 use gruff_models::Model;
 
 use crate::batch::Batch;
-use crate::{Checkpoint, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
+use crate::{Checkpoint, Error, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
 
 /// Prompts of one batch that go through the model together at most.
 const MOST_SEQUENCES: usize = 32;
@@ -232,7 +232,15 @@ impl FromCheckpoint for AutoModelForCausalLM {
         if let Some(path) = &checkpoint.files().generation_config {
             generation_config = GenerationConfig::from_file(path)?.or(&generation_config);
         }
-        let mut end_tokens = checkpoint.tokenizer(options)?.end_of_generation().to_vec();
+        // Without a vocabulary, or with one that cannot be read, a model still runs on ids.
+        let mut end_tokens = match checkpoint.tokenizer(options) {
+            Ok(tokenizer) => tokenizer.end_of_generation().to_vec(),
+            Err(Error::Tokenizer(error)) => {
+                tracing::warn!("{error}. The model runs on ids, and no token ends an answer");
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
         // What `generation_config.json` names ends an answer too, but does not replace the file's own set.
         end_tokens.extend(generation_config.eos_token_id.take().unwrap_or_default());
         end_tokens.sort_unstable();

@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use gruff::Checkpoint;
 use gruff::floors::convert::{ConvertOptions, OutType, convert};
@@ -11,7 +11,7 @@ use gruff_eval::{
 use serde_json::{Value as Json, json};
 
 use crate::args::{DeviceArgs, SourceArgs, read_file};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::progress::{ConversionProgress, Counter};
 
@@ -66,7 +66,7 @@ impl Compare {
             return usage("--tolerance is an error: 0 or more");
         }
         let text = self.f.as_deref().map(read_file).transpose()?;
-        let scratch = tempfile::tempdir()?;
+        let scratch = tempfile::tempdir().context("no folder for temporary files can be made")?;
         let a = self.open(&self.a, &scratch.path().join("a.gguf"), console)?;
         let b = self.open(&self.b, &scratch.path().join("b.gguf"), console)?;
         let tensors = self.tensors(&a, &b, console)?;
@@ -80,7 +80,7 @@ impl Compare {
                 "a": self.a, "b": self.b,
                 "tensors": tensors, "logits": logits, "summary": summary(&tensors),
             });
-            writeln!(std::io::stdout().lock(), "{report:#}")?;
+            writeln!(stdout(), "{report:#}")?;
         } else {
             print(&tensors, logits.as_ref())?;
         }
@@ -173,7 +173,7 @@ fn summary(tensors: &[TensorComparison]) -> Json {
 }
 
 fn print(tensors: &[TensorComparison], logits: Option<&LogitsComparison>) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(stdout());
     let width = tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0).clamp(6, 60);
     writeln!(
         out,

@@ -4,6 +4,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use crate::console::stdout;
 
 /// Print a completion script for a shell
 #[derive(Debug, Args)]
@@ -21,6 +22,6 @@ impl Completions {
         // Not straight to standard output: the generator panics when that is closed.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "gruff", &mut script);
-        Ok(std::io::stdout().write_all(&script)?)
+        Ok(stdout().write_all(&script)?)
     }
 }

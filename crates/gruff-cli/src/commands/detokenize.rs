@@ -1,10 +1,10 @@
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use anyhow::bail;
 use clap::Args;
 
 use crate::args::{SourceArgs, parse_ids, read_stdin};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 
 /// Show the text of token ids
@@ -15,6 +15,7 @@ pub(crate) struct Detokenize {
     /// The model; only its header is read
     model: String,
     /// The ids, separated by spaces or commas; - or none for standard input
+    #[arg(allow_negative_numbers = true)]
     ids: Vec<String>,
     /// Leave special tokens out
     #[arg(long)]
@@ -44,7 +45,7 @@ impl Detokenize {
             bail!("token id {id} is outside the vocabulary of {size} of {}", self.model);
         }
         let text = tokenizer.decode(&ids, self.skip_special);
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         out.write_all(text.as_bytes())?;
         if out.is_terminal() && !text.ends_with('\n') {
             writeln!(out)?;

@@ -6,7 +6,7 @@ use gruff::floors::kernels::{Device, Isa};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, Hub, LoadOptions, system};
 
 use crate::args::{ComputeArgs, SourceArgs};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::size::Bytes;
 
 /// Show what this machine offers and what falls back to slower code
@@ -28,7 +28,7 @@ impl Doctor {
         let options = self.compute.options(&self.source);
         let device = options.open_device()?;
         let checkpoint = self.model.as_ref().map(|model| self.source.open(model, console)).transpose()?;
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         line(&mut out, "gruff", env!("CARGO_PKG_VERSION"))?;
         line(&mut out, "system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH))?;
         if let Some(name) = system::cpu_name() {

@@ -3,7 +3,7 @@ use std::io::Write;
 use clap::Args;
 
 use crate::args::SourceArgs;
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::size::Bytes;
 
 /// Download models and print where their files are
@@ -20,7 +20,7 @@ pub(crate) struct Download {
 
 impl Download {
     pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         for model in &self.models {
             let checkpoint = self.source.open(model, console)?;
             console.note(format_args!("{}: {}", checkpoint.files().id, Bytes(checkpoint.gguf().file_size())));

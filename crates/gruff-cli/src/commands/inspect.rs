@@ -8,7 +8,7 @@ use gruff::{Checkpoint, TypeShare};
 use serde_json::{Map, Value as Json, json};
 
 use crate::args::SourceArgs;
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::size::Bytes;
 
 /// Show what a GGUF file holds
@@ -44,7 +44,7 @@ const SHOWN_CHARS: usize = 72;
 impl Inspect {
     pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
         let checkpoint = self.source.open(&self.model, console)?;
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let mut out = std::io::BufWriter::new(stdout());
         if self.json {
             writeln!(out, "{:#}", self.as_json(&checkpoint))?;
             return Ok(out.flush()?);

@@ -5,7 +5,7 @@ use clap::Args;
 use gruff::Hub;
 use serde_json::json;
 
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::size::Bytes;
 
 /// List the models in the cache
@@ -27,7 +27,7 @@ impl List {
         }
         let hub = hub.build()?;
         let files = hub.cache().list()?;
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         if self.json {
             let files: Vec<_> = files
                 .iter()

@@ -1,11 +1,11 @@
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use gruff::Forward;
+use gruff_eval::WholeFile;
 use serde_json::json;
-use tempfile::NamedTempFile;
 
 use crate::args::{ComputeArgs, SourceArgs, parse_ids, read_file};
 use crate::console::Console;
@@ -23,7 +23,7 @@ pub(crate) struct Logits {
     /// The model
     model: String,
     /// The ids, separated by commas; or a file with them, - for standard input
-    #[arg(long, value_name = "IDS|FILE")]
+    #[arg(long, value_name = "IDS|FILE", allow_negative_numbers = true)]
     ids: String,
     /// The logits after every id, not the last one only
     #[arg(long)]
@@ -59,12 +59,8 @@ impl Logits {
         let model = self.compute.load(&self.source, &checkpoint, console)?;
         let mut sequence = Forward::new(&model, ids.len())?;
         let width = model.model().config().vocab_size;
-        let folder =
-            self.out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let cannot = || format!("{} cannot be written", self.out.display());
-        // Takes its name only when whole.
-        let file = NamedTempFile::new_in(folder).with_context(cannot)?;
-        let mut out = BufWriter::new(file);
+        let mut out = WholeFile::create(&self.out).with_context(cannot)?;
         let shape = if self.all { vec![ids.len(), width] } else { vec![width] };
         begin(&mut out, format, &shape, &ids).with_context(cannot)?;
         let mut first = true;
@@ -86,8 +82,7 @@ impl Logits {
         if format == Format::Json {
             writeln!(out, "{}}}", if self.all { "]" } else { "" }).with_context(cannot)?;
         }
-        let file = out.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;
-        file.persist(&self.out).map_err(|error| error.error).with_context(cannot)?;
+        out.put_in_place().with_context(cannot)?;
         console.note(format_args!("{}: f32 {shape:?}", self.out.display()));
         Ok(())
     }

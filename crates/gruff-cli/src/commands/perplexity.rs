@@ -12,7 +12,7 @@ use gruff_eval::{
 use serde_json::{Value as Json, json};
 
 use crate::args::{DeviceArgs, SourceArgs, read_file};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::progress::Counter;
 
@@ -90,7 +90,7 @@ impl Perplexity {
         };
         if self.json {
             report["model"] = json!(checkpoint.files().id);
-            writeln!(std::io::stdout().lock(), "{report:#}")?;
+            writeln!(stdout(), "{report:#}")?;
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Perplexity {
         if self.json {
             return Ok(());
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         for (name, value) in lines {
             writeln!(out, "{name:<20} {value}")?;
         }
@@ -267,7 +267,7 @@ impl Lines {
             if silent {
                 return Ok(());
             }
-            let mut out = std::io::stdout().lock();
+            let mut out = stdout();
             if !begun {
                 row(&mut out, fields.iter().map(|(name, _)| name))?;
             }
@@ -287,7 +287,7 @@ impl Lines {
         match self.fault {
             Some(fault) => return Err(fault),
             None if self.silent => {}
-            None => writeln!(std::io::stdout().lock())?,
+            None => writeln!(stdout())?,
         }
         Ok(self.counter.finish())
     }

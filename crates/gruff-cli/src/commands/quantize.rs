@@ -13,7 +13,7 @@ use gruff::floors::gguf::Value;
 use serde_json::json;
 
 use crate::args::SourceArgs;
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::progress::ConversionProgress;
 use crate::size::Bytes;
@@ -96,7 +96,7 @@ impl Quantize {
             _ => Plan::new(model, &options)?,
         };
         warn(&plan, &options, self.dry_run, console);
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let mut out = std::io::BufWriter::new(stdout());
         if self.json {
             writeln!(out, "{:#}", as_json(&plan, path.filter(|_| !self.dry_run)))?;
         } else if self.dry_run {

@@ -1,4 +1,4 @@
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -8,7 +8,7 @@ use gruff::{ChatOptions, Message};
 use serde_json::{Map, Value};
 
 use crate::args::{SourceArgs, read_file};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 
 /// Show the text that a chat template makes of messages
@@ -89,7 +89,7 @@ impl Render {
             }
             (None, None) => return usage("give a model or --template FILE"),
         };
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         out.write_all(text.as_bytes())?;
         if out.is_terminal() && !text.ends_with('\n') {
             writeln!(out)?;
@@ -112,7 +112,7 @@ fn read_messages(path: &Path) -> anyhow::Result<(Vec<Message>, Option<Vec<Value>
         tools: Option<Vec<Value>>,
     }
     let text = read_file(path)?;
-    if text.trim_start().starts_with('{') {
+    if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         let request: Request = parse(path, &text)?;
         return Ok((request.messages, request.tools));
     }
@@ -120,5 +120,9 @@ fn read_messages(path: &Path) -> anyhow::Result<(Vec<Message>, Option<Vec<Value>
 }
 
 fn parse<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> anyhow::Result<T> {
-    serde_json::from_str(text).with_context(|| format!("{} is not the JSON expected", path.display()))
+    // Editors on Windows put a byte order mark before JSON, where it is no part of it.
+    serde_json::from_str(text.trim_start_matches('\u{feff}')).with_context(|| {
+        let name = if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() };
+        format!("{name} is not the JSON expected")
+    })
 }

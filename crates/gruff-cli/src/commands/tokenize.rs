@@ -5,7 +5,7 @@ use gruff::floors::text::EncodeOptions;
 use serde_json::json;
 
 use crate::args::{SourceArgs, read_stdin, text_or_stdin};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 
 /// Show the token ids of a text
 ///
@@ -19,6 +19,7 @@ pub(crate) struct Tokenize {
     /// The model; only its header is read
     model: String,
     /// The text, or - for standard input
+    #[arg(allow_negative_numbers = true)]
     text: Option<String>,
     /// Print just the ids, separated by spaces
     #[arg(long, conflicts_with = "json")]
@@ -47,7 +48,7 @@ impl Tokenize {
         let tokenizer = tokenizer.tokenizer();
         let options = EncodeOptions { add_special: self.add_special, parse_special: self.parse_special };
         let ids = tokenizer.encode(&text, options)?;
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let mut out = std::io::BufWriter::new(stdout());
         let piece = |id: u32| String::from_utf8_lossy(&tokenizer.token_to_bytes(id)).into_owned();
         if self.json {
             let tokens: Vec<_> = ids.iter().map(|id| json!({ "id": id, "text": piece(*id) })).collect();

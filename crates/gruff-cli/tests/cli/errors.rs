@@ -5,7 +5,7 @@ use crate::gruff::Gruff;
 #[test]
 fn command_lines_that_cannot_be_meant() {
     let gruff = Gruff::new();
-    let table: [(&[&str], &str); 26] = [
+    let table: [(&[&str], &str); 32] = [
         (&["dance"], "dance"),
         (&["run"], "prompt is empty"),
         (&["run", "tiny.gguf", "Hi", "--frobnicate"], "--frobnicate"),
@@ -32,6 +32,12 @@ fn command_lines_that_cannot_be_meant() {
         (&["bench", "-m", "tiny.gguf", "-p", "0", "-n", "0"], "nothing to measure"),
         (&["bench", "-m", "tiny.gguf", "-o", "xml"], "xml"),
         (&["completions", "cmd.exe"], "cmd.exe"),
+        (&["run", "tiny.gguf", "Hi", "-n", "-1"], "above 0"),
+        (&["run", "tiny.gguf", "Hi", "--seed", "-1"], "--seed <N>"),
+        (&["run", "tiny.gguf", "Hi", "--ctx", "-5"], "--ctx <N|auto>"),
+        (&["bench", "-m", "tiny.gguf", "-p", "-1"], "\"-1\" is neither a number"),
+        (&["detokenize", "tiny.gguf", "-1"], "\"-1\" is not a token id"),
+        (&["logits", "tiny.gguf", "--ids", "-1", "--out", "a.npy"], "\"-1\" is not a token id"),
     ];
     for (arguments, part) in table {
         gruff.run(arguments).fails(2, &[part]);
@@ -111,4 +117,91 @@ fn ids_and_files_out_of_range() {
     gruff.write("ok.json", "[]");
     gruff.run(&["render", "--template", "bad.jinja", "ok.json"]).fails(1, &["bad.jinja"]);
     gruff.run_with(&["tokenize", "tiny.gguf", "-"], b"ab\xff").fails(1, &["UTF-8", "byte 2"]);
+}
+
+/// What a file says about itself must not steer the terminal, or fill it.
+#[test]
+fn files_do_not_write_on_the_terminal() {
+    let gruff = Gruff::new();
+    gruff.write("ok.json", r#"[{"role": "user", "content": "x"}]"#);
+    gruff.write("steer.jinja", "{{ raise_exception('\u{1b}]0;mine\u{7}\u{202e}' ~ 'x' * 100000) }}");
+    let outcome = gruff.run(&["render", "--template", "steer.jinja", "ok.json"]);
+    assert!(!outcome.stderr.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{}", outcome.stderr);
+    assert!(outcome.stderr.len() < 5000, "{} bytes", outcome.stderr.len());
+    outcome.fails(1, &["\\u{1b}]0;mine\\u{7}\\u{202e}", "more characters"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_and_an_output_that_is_full() {
+    let gruff = Gruff::new();
+    gruff.run(&["inspect", "/dev/null"]).fails(1, &["/dev/null is no ordinary file", "save it"]);
+    if !std::path::Path::new("/dev/full").exists() {
+        return;
+    }
+    for arguments in
+        [&["inspect", "tiny.gguf"][..], &["tokenize", "tiny.gguf", "he"], &["completions", "bash"]]
+    {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = gruff.command(arguments).stdout(full).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("standard output cannot be written: "), "{stderr}");
+    }
+}
+
+#[test]
+fn a_path_is_said_once() {
+    let gruff = Gruff::new();
+    gruff.damaged("keyless.gguf", |bytes| {
+        let key = b"tokenizer.ggml.tokens";
+        let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+        bytes[at + key.len() - 1] = b'z';
+    });
+    let outcome = gruff.run(&["tokenize", "keyless.gguf", "Hi"]);
+    assert_eq!(outcome.stderr.matches("keyless.gguf").count(), 1, "{}", outcome.stderr);
+    outcome.fails(1, &["tokenizer.ggml.tokens"]);
+}
+
+#[test]
+fn models_without_a_vocabulary_run_on_ids() {
+    let gruff = Gruff::new();
+    gruff.damaged("plain.gguf", |bytes| {
+        let (key, kind) = (b"tokenizer.ggml.model", b"gpt2");
+        let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+        let value = at + bytes[at..].windows(4).position(|window| window == kind).unwrap();
+        bytes[value..value + 4].copy_from_slice(b"none");
+    });
+    for name in ["tiny.gguf", "plain.gguf"] {
+        gruff.ok(&["logits", name, "--ids", "1,2,3", "--out", &format!("{name}.npy")]);
+    }
+    assert!(
+        std::fs::read(gruff.path("tiny.gguf.npy")).unwrap()
+            == std::fs::read(gruff.path("plain.gguf.npy")).unwrap()
+    );
+    gruff.ok(&["bench", "-m", "plain.gguf", "-p", "4", "-n", "1", "-r", "1", "--no-warmup"]);
+    gruff.run(&["run", "plain.gguf", "Hi"]).fails(1, &["plain.gguf", "no vocabulary"]);
+}
+
+#[test]
+fn what_was_measured_before_a_failure_is_a_whole_document() {
+    let gruff = Gruff::new();
+    let outcome = gruff.run(&[
+        "bench",
+        "-m",
+        "tiny.gguf,absent.gguf",
+        "-p",
+        "4",
+        "-n",
+        "0",
+        "-r",
+        "1",
+        "--no-warmup",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("absent.gguf"), "{}", outcome.stderr);
+    let document: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(document.as_array().unwrap().len(), 1);
 }

@@ -13,7 +13,7 @@ use gruff::floors::kernels::bandwidth;
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, LoadOptions, system};
 
 use crate::args::{DtypeArg, SourceArgs};
-use crate::console::Console;
+use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::size::parse_bytes;
 
@@ -40,25 +40,25 @@ pub(crate) struct Bench {
     #[arg(short, long = "model", value_name = "MODEL", value_delimiter = ',')]
     models: Vec<String>,
     /// Prompt lengths; 0 for none
-    #[arg(short = 'p', long, value_name = "N", value_parser = parse_list)]
+    #[arg(short = 'p', long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     n_prompt: Vec<Numbers>,
     /// Numbers of tokens to generate; 0 for none
-    #[arg(short = 'n', long, value_name = "N", value_parser = parse_list)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     n_gen: Vec<Numbers>,
     /// A prompt and tokens generated behind it, measured together (also -pg)
-    #[arg(long, value_name = "PP,TG", value_parser = parse_pair)]
+    #[arg(long, value_name = "PP,TG", value_parser = parse_pair, allow_negative_numbers = true)]
     pg: Vec<(usize, usize)>,
     /// Tokens that are there already
-    #[arg(short = 'd', long, value_name = "N", value_parser = parse_list)]
+    #[arg(short = 'd', long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     n_depth: Vec<Numbers>,
     /// Threads [default: the physical cores]
-    #[arg(short, long, value_name = "N", value_parser = parse_list)]
+    #[arg(short, long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     threads: Vec<Numbers>,
     /// Tokens that go through the model at once (also -ub)
-    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     ubatch_size: u32,
     /// Times to repeat each test [default: 5; 3 with --generate]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     repetitions: Option<u32>,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t)]
@@ -76,7 +76,7 @@ pub(crate) struct Bench {
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
     /// Memory that may be used, such as 4G [default: what the system has available]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
     #[command(flatten)]
     source: SourceArgs,
@@ -117,15 +117,17 @@ impl Bench {
             threads if threads.contains(&0) => return usage("--threads: 0 threads compute nothing"),
             threads => threads.into_iter().map(Some).collect(),
         };
-        let mut report = Report::new(self.output, std::io::stdout().lock());
-        for model in models {
+        let mut report = Report::new(self.output, stdout());
+        let outcome = models.into_iter().try_for_each(|model| {
             let checkpoint = self.source.open(model, console)?;
-            for threads in &threads {
+            threads.iter().try_for_each(|threads| {
                 self.measure(&checkpoint, &tests, *threads, &mut report, console)
-                    .with_context(|| model.to_owned())?;
-            }
-        }
-        report.finish()
+                    .with_context(|| model.to_owned())
+            })
+        });
+        // What was measured before something failed is a whole document too.
+        report.finish()?;
+        outcome
     }
 
     /// Every combination, in llama-bench's order.

@@ -138,9 +138,14 @@ impl Answer {
             FinishReason::Context => ", ended because the context is full",
             FinishReason::Cancelled => ", stopped",
         };
+        // The first token comes out of the prompt's step: one alone has no speed.
+        let answer = match new_tokens {
+            1 => "1 token".to_owned(),
+            _ => format!("{new_tokens} tokens, {:.1} tok/s", self.usage.decode_per_second()),
+        };
         format!(
-            "[{new_tokens} tokens, {:.1} tok/s; prompt {prompt_tokens} tokens{cached}, {:.1} tok/s{end}]",
-            self.usage.decode_per_second(),
+            "[{answer}; prompt {prompt_tokens} token{}{cached}, {:.1} tok/s{end}]",
+            if prompt_tokens == 1 { "" } else { "s" },
             self.usage.prompt_per_second(),
         )
     }

@@ -13,6 +13,7 @@ use reedline::{Prompt, PromptEditMode, PromptHistorySearch, Reedline, Signal, Va
 
 use super::answer::{Answer, AnswerPrompt, Part};
 use super::{Reasoning, Runner, history};
+use crate::console::stdout;
 
 const HELP: &str = "\
 /help               this text
@@ -152,7 +153,7 @@ impl Chat {
     /// terminal does.
     fn reply(&mut self) -> anyhow::Result<ControlFlow<()>> {
         self.interrupted.store(false, Ordering::Relaxed);
-        let (mut out, mut failed) = (std::io::stdout().lock(), None);
+        let (mut out, mut failed) = (stdout(), None);
         let mut shown = Shown::default();
         let outcome = self.prompt().and_then(|prompt| {
             self.runner.answer(&prompt, |part| {

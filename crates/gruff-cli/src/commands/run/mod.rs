@@ -40,6 +40,7 @@ pub(crate) struct Run {
     /// The model [default: the bundled one]
     model: Option<String>,
     /// The prompt, or - for standard input
+    #[arg(allow_negative_numbers = true)]
     prompt: Option<String>,
     /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
@@ -77,13 +78,13 @@ enum Reasoning {
 #[command(next_help_heading = "Sampling (defaults: what the checkpoint recommends, else greedy)")]
 struct SamplingArgs {
     /// Tokens generated at most
-    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     max_new_tokens: Option<usize>,
     /// 0 takes the most likely token; higher is more varied
     #[arg(long, value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Keep the smallest set of tokens whose probability reaches P
     #[arg(long, value_name = "P", value_parser = positive_share, allow_negative_numbers = true)]
@@ -95,7 +96,7 @@ struct SamplingArgs {
     #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Seed of the random numbers [default: a new one each time]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
 }
 

@@ -8,11 +8,12 @@ use serde_json::json;
 
 use super::Runner;
 use super::answer::{Answer, AnswerPrompt, Part};
+use crate::console::stdout;
 
 /// Answers `prompt`: text to standard output as it comes, or one JSON object at the end.
 pub(super) fn run(runner: &Runner, prompt: &str, json: bool) -> anyhow::Result<()> {
     let prompt = render(runner, prompt)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if json {
         let answer = runner.answer(&prompt, |_| ControlFlow::Continue(()))?;
         return Ok(writeln!(out, "{:#}", as_json(runner, &prompt.ids, &answer))?);
