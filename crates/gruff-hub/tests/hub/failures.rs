@@ -209,6 +209,11 @@ fn a_bad_token_is_told_apart_from_a_private_repository() {
     assert!(!message.contains("hf_wrong"), "{message}");
     let other = client.resolve(&ModelId::parse("org/other").unwrap()).unwrap_err();
     assert!(matches!(other, Error::BadToken { .. }));
+    let variables = [("HF_TOKEN", "hf right")];
+    let client = bench.builder().environment(Environment::from_variables(variables)).build();
+    let spaced = client.map(|_| ()).unwrap_err().to_string();
+    assert!(spaced.starts_with("the token from HF_TOKEN has spaces"), "{spaced}");
+    assert!(!spaced.contains("hf right"), "{spaced}");
     let client = bench.builder().token("hf_right").build().unwrap();
     let other = client.resolve(&ModelId::parse("org/other").unwrap()).unwrap_err().to_string();
     assert!(other.contains("the token in use may not see it"), "{other}");
