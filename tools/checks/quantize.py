@@ -1,6 +1,6 @@
 """Second tier: gruff's quantizer beside llama.cpp's.
 
-    python tools/checks/quantize.py [FOLDER_OF_CHECKPOINTS] [--gruff PROGRAM] [--types TYPE ..] [--rows 400]
+    python tools/checks/quantize.py [FOLDER_OF_CHECKPOINTS] [--gruff PROGRAM] [--types TYPE ..] [--rows 200]
 
 Needs numpy, gguf and libgguf.
 
@@ -43,7 +43,7 @@ def main():
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--gruff", type=Path, default=ROOT / "target" / "release" / "gruff")
     parser.add_argument("--types", nargs="+", default=TYPES)
-    parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument("--rows", type=int, default=200)
     arguments = parser.parse_args()
     check_rows(arguments)
     if arguments.folder:
