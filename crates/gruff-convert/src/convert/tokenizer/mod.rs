@@ -6,7 +6,7 @@ mod sentencepiece;
 mod special;
 mod template;
 
-pub(crate) use special::role_key;
+pub(crate) use special::{ADD_SEP, role_key};
 
 use std::path::Path;
 

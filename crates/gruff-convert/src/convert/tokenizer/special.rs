@@ -21,6 +21,9 @@ const ROLES: &[(&str, &str)] = &[
     ("eot", "tokenizer.ggml.eot_token_id"),
 ];
 
+/// Whether a token stands between two texts.
+pub(crate) const ADD_SEP: &str = "tokenizer.ggml.add_sep_token";
+
 /// The key that has the id of the token with a role (`eos`).
 pub(crate) fn role_key(role: &str) -> &'static str {
     ROLES.iter().find(|(own, _)| *own == role).map_or("", |(_, key)| key)
@@ -32,6 +35,8 @@ struct Template {
     /// Whether something is put before, and what.
     first: Option<String>,
     last: Option<String>,
+    /// What the template of pairs puts between the two texts, where it puts something.
+    between: Option<Vec<String>>,
     /// Whether there is a template, or a byte-level step, which puts nothing.
     known: Option<bool>,
 }
@@ -54,6 +59,7 @@ pub(super) fn describe(files: &Files, config: &Config, vocab: usize, metadata: &
         }
         eos = Some(last.clone());
     }
+    let ends = eos.clone();
     set(&mut tokens, "bos", bos.clone());
     set(&mut tokens, "eos", eos);
     for ((role, token), (_, key)) in tokens.iter().zip(ROLES) {
@@ -76,6 +82,13 @@ pub(super) fn describe(files: &Files, config: &Config, vocab: usize, metadata: &
         if let Some(add) = by_template.or(by_config) {
             metadata.insert(key, add);
         }
+    }
+    if let Some(between) = &template.between {
+        // A token that ends the first text anyway separates nothing.
+        let separators = if template.last.is_some() { between.get(1..) } else { Some(between.as_slice()) };
+        let separates =
+            |token: &String| Some(token) == stated("sep").as_ref() || Some(token) == ends.as_ref();
+        metadata.insert(ADD_SEP, separators.unwrap_or_default().iter().take(2).any(separates));
     }
     Ok(())
 }
@@ -120,9 +133,69 @@ fn template(tokenizer: Option<&Document>) -> Template {
                     template.last = special(single.last());
                     template.known = template.known.or(Some(false));
                 }
+                template.between = between(step, &template);
             }
             _ => {}
         }
     }
     template
+}
+
+/// The tokens between the two texts of a pair.
+fn between(step: &Value, template: &Template) -> Option<Vec<String>> {
+    let text = |item: &Value| Some(item.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+    let mut pair = step.get("pair")?.as_array()?.as_slice();
+    if let [first, rest @ ..] = pair
+        && template.first.is_some()
+        && text(first) == template.first
+    {
+        pair = rest;
+    }
+    if let [rest @ .., last] = pair
+        && template.last.is_some()
+        && text(last) == template.last
+    {
+        pair = rest;
+    }
+    let is = |item: &Value, name: &str| {
+        item.get("Sequence").and_then(|s| s.get("id")).and_then(Value::as_str) == Some(name)
+    };
+    match pair {
+        [a, middle @ .., b] if is(a, "A") && is(b, "B") && !middle.is_empty() => {
+            Some(middle.iter().map(|item| text(item).unwrap_or_default()).collect())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(single: Value, pair: Value) -> Template {
+        let step = json!({"type": "TemplateProcessing", "single": single, "pair": pair});
+        let json =
+            json!({"post_processor": {"type": "Sequence", "processors": [{"type": "ByteLevel"}, step]}});
+        let Value::Object(object) = json else { unreachable!() };
+        template(Some(&Document::from_object(Path::new("tokenizer.json"), object)))
+    }
+
+    #[test]
+    fn templates_tell_what_is_put_around_and_between() {
+        let special = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
+        let sequence = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+        let (a, b, bos, eos) = (sequence("A"), sequence("B"), special("<s>"), special("</s>"));
+        let llama = read(json!([bos, a]), json!([bos, a, bos, b]));
+        assert_eq!(llama.first.as_deref(), Some("<s>"));
+        assert_eq!((llama.last, llama.between), (None, Some(vec!["<s>".to_owned()])));
+        let both = read(json!([bos, a, eos]), json!([bos, a, eos, b, eos]));
+        assert_eq!(both.last.as_deref(), Some("</s>"));
+        assert_eq!(both.between, Some(vec!["</s>".to_owned()]));
+        let plain = read(json!([a]), json!([a, b]));
+        assert_eq!((plain.first, plain.last, plain.between), (None, None, None));
+    }
 }

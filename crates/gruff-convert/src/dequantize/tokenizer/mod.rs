@@ -8,7 +8,7 @@ use gruff_text::{TokenType, Tokenizer, TokenizerOptions};
 use serde_json::{Map, Value, json};
 
 use super::values::path_of;
-use crate::convert::tokenizer::role_key;
+use crate::convert::tokenizer::{ADD_SEP, role_key};
 use crate::{Error, Result};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -41,7 +41,7 @@ pub(super) fn files(gguf: &Gguf) -> Result<Vec<(String, String)>> {
     json.insert("added_tokens".into(), vocabulary.added_tokens());
     let add_bos = metadata.get("tokenizer.ggml.add_bos_token").is_some() || vocabulary.tokenizer.add_bos();
     if add_bos || vocabulary.tokenizer.add_eos() {
-        json.insert("post_processor".into(), vocabulary.post_processor());
+        json.insert("post_processor".into(), vocabulary.post_processor(metadata.bool(ADD_SEP)?));
     }
     let mut files = vec![
         ("tokenizer.json".to_owned(), format!("{:#}\n", Value::Object(json))),
@@ -93,8 +93,8 @@ impl Vocabulary {
         self.tokenizer.id_to_token(id?)
     }
 
-    /// What is put around a text.
-    fn post_processor(&self) -> Value {
+    /// What is put around a text, and between two: a separator, or what begins a text, or nothing.
+    fn post_processor(&self, add_sep: Option<bool>) -> Value {
         let tokenizer = &self.tokenizer;
         let wanted =
             |id: Option<u32>, add: bool| id.filter(|_| add).and_then(|id| Some((id, self.text(Some(id))?)));
@@ -106,20 +106,22 @@ impl Vocabulary {
         let special = |token: &Option<(u32, String)>, sequence: u32| {
             token.as_ref().map(|(_, text)| json!({"SpecialToken": {"id": text, "type_id": sequence}}))
         };
-        let around = |name: &str, sequence: u32| {
-            let own = json!({"Sequence": {"id": name, "type_id": sequence}});
-            [special(&bos, sequence), Some(own), special(&eos, sequence)]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
+        let text = |name: &str, sequence: u32| Some(json!({"Sequence": {"id": name, "type_id": sequence}}));
+        let sep = tokenizer.sep().or(tokenizer.eos()).and_then(|id| Some((id, self.text(Some(id))?)));
+        let between = match add_sep {
+            None => [None, None],
+            Some(false) => [special(&bos, 1).or(special(&eos, 0)), None],
+            Some(true) => [special(&eos, 0), special(&sep, 0)],
         };
-        let tokens: Map<String, Value> = [&bos, &eos]
+        let list = |items: &[Option<Value>]| items.iter().flatten().cloned().collect::<Vec<Value>>();
+        let tokens: Map<String, Value> = [&bos, &eos, &sep]
             .into_iter()
             .flatten()
             .map(|(id, text)| (text.clone(), json!({"id": text, "ids": [id], "tokens": [text]})))
             .collect();
-        let single = around("A", 0);
-        let pair = [around("A", 0), around("B", 1)].concat();
+        let single = list(&[special(&bos, 0), text("A", 0), special(&eos, 0)]);
+        let [first, second] = between;
+        let pair = list(&[special(&bos, 0), text("A", 0), first, second, text("B", 1), special(&eos, 1)]);
         json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens})
     }
 
