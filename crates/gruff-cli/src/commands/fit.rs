@@ -68,8 +68,8 @@ impl Fit {
                     .iter()
                     .map(|variant| {
                         console.detail(format_args!("header: {}", variant.name()));
-                        Ok(gruff::fit_remote(&hub, &repo, &commit, variant, machine)
-                            .with_context(|| variant.name().to_owned())?)
+                        gruff::fit_remote(&hub, &repo, &commit, variant, machine)
+                            .with_context(|| variant.name().to_owned())
                     })
                     .collect()
             }
@@ -80,7 +80,7 @@ impl Fit {
                     .map(|variant| {
                         let file = path.join(variant.name()).display().to_string();
                         let checkpoint = self.source.open(&file, console)?;
-                        Ok(gruff::fit(&checkpoint, machine).with_context(|| file)?)
+                        gruff::fit(&checkpoint, machine).with_context(|| file)
                     })
                     .collect()
             }
