@@ -112,7 +112,7 @@ impl GatedDeltaNet {
 
     /// `[T, hidden] -> [T, hidden]`.
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor, state: &StateLayer) -> Result<Branch<'_>> {
-        let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, head_v_dim, .. } = self.config;
+        let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, .. } = self.config;
         let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
         let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
         let [qkv, z, b, a] = Linear::forward_many(cx, &Activation::new(x)?, projections)?;
@@ -127,14 +127,15 @@ impl GatedDeltaNet {
 
         let (decay, beta) = (cx.scratch(a.shape())?, cx.scratch(b.shape())?);
         delta_net::delta_gates(&a, &b, &self.dt_bias, &self.a_neg, &decay, &beta)?;
-        let out = cx.scratch(&[cx.tokens(), num_v_heads, head_v_dim])?;
+        // The convolution has read qkv; what was room for it is room for the result.
+        let result = qkv.narrow(1, 0, value_dim)?;
+        let out = result.split_last(num_v_heads)?;
         let inputs = DeltaInputs { queries: &q, keys: &k, values: &v, decay: &decay, beta: &beta };
         delta_net::gated_delta(cx.step, &inputs, state, &out)?;
 
         let z = z.split_last(num_v_heads)?;
         norm::gated_rms_norm(&out, self.norm.weight(), &z, self.norm.eps(), &out)?;
         cx.output(self.norm.name(), &out)?;
-        let out = out.reshape(&[cx.tokens(), value_dim])?;
-        Ok(Branch::Linear { name: &self.name, x: out, projection: &self.out_proj })
+        Ok(Branch::Linear { name: &self.name, x: result, projection: &self.out_proj })
     }
 }
