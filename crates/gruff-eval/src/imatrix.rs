@@ -72,8 +72,8 @@ impl Default for ImatrixOptions {
 /// and may end it there.
 ///
 /// # Errors
-/// [`Error::ShortText`] and [`Error::Option`] when there is no window, [`Error::Engine`] when memory does not
-/// suffice, [`Error::Model`] when an input is not finite.
+/// [`crate::Error::ShortText`] and [`crate::Error::Option`] when there is no window, [`crate::Error::Engine`] when
+/// memory does not suffice, [`crate::Error::Model`] when an input is not finite.
 pub fn importance_matrix(
     evaluator: &Evaluator,
     tokens: &[u32],
@@ -153,7 +153,7 @@ impl ImportanceMatrix {
     /// of the texts. The file takes its name when it is whole.
     ///
     /// # Errors
-    /// [`Error::Gguf`] when it cannot be written.
+    /// [`crate::Error::Gguf`] when it cannot be written.
     pub fn write(&self, path: &Path, datasets: &[&str]) -> Result<()> {
         let mut metadata = Metadata::new();
         metadata.insert("general.type", "imatrix");

@@ -14,7 +14,7 @@ use crate::failure::usage;
 /// Write the raw logits of a list of tokens
 ///
 /// For checking conversions: no sampling, no template, nothing added to the ids. FILE.npy holds f32, of shape
-/// [vocabulary], or [ids, vocabulary] with --all; FILE.json holds an object with ids and logits. --dtype f32 keeps
+/// vocabulary, or ids x vocabulary with --all; FILE.json holds an object with ids and logits. --dtype f32 keeps
 /// activations, keys and values exact.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gruff logits model.gguf --ids 1,2,3 --out logits.npy\n  \
