@@ -18,6 +18,7 @@ transformers with a tokenizer trained for it. Then must hold:
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -113,12 +114,14 @@ def train_sentencepiece(folder, vocab, gemma):
 
     text = folder / "text.txt"
     text.write_text(TEXT)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(folder / "tokenizer"), model_type="bpe", vocab_size=vocab,
-        byte_fallback=True, character_coverage=0.98, unk_id=3 if gemma else 0, bos_id=1, eos_id=2,
-        pad_id=0 if gemma else -1, bos_piece="<bos>" if gemma else "<s>", eos_piece="<eos>" if gemma else "</s>",
-        add_dummy_prefix=not gemma,
-        remove_extra_whitespaces=False, normalization_rule_name="identity", minloglevel=2, hard_vocab_limit=False)
+    # The model keeps the names it was made from; inside the folder they are no paths.
+    with contextlib.chdir(folder):
+        sentencepiece.SentencePieceTrainer.train(
+            input=text.name, model_prefix="tokenizer", model_type="bpe", vocab_size=vocab,
+            byte_fallback=True, character_coverage=0.98, unk_id=3 if gemma else 0, bos_id=1, eos_id=2,
+            pad_id=0 if gemma else -1, bos_piece="<bos>" if gemma else "<s>", eos_piece="<eos>" if gemma else "</s>",
+            add_dummy_prefix=not gemma, remove_extra_whitespaces=False, normalization_rule_name="identity",
+            minloglevel=2, hard_vocab_limit=False)
     text.unlink()
     (folder / "tokenizer.vocab").unlink()
     (folder / "tokenizer_config.json").write_text(json.dumps(dict(
