@@ -18,19 +18,20 @@ const MAX_TOKEN_BYTES: usize = 4096;
 
 /// What a token is for: `tokenizer.ggml.token_type`, with the numbers of SentencePiece's `Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
 pub enum TokenType {
     /// A piece of text.
-    Normal,
+    Normal = 1,
     /// Stands for text that the vocabulary cannot express.
-    Unknown,
+    Unknown = 2,
     /// Structure rather than text, such as the beginning of a sequence. Never made from plain text.
-    Control,
+    Control = 3,
     /// Text that is always one token, found before anything else is split.
-    UserDefined,
+    UserDefined = 4,
     /// A place in the table that no text leads to.
-    Unused,
+    Unused = 5,
     /// One byte, written `<0x0A>`.
-    Byte,
+    Byte = 6,
 }
 
 impl TokenType {

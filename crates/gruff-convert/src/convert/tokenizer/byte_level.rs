@@ -1,10 +1,10 @@
 //! Byte-level BPE from tokenizer.json.
 
 use gruff_gguf::{Metadata, Strings};
-use gruff_text::pre_tokenizer_name;
+use gruff_text::{TokenType, pre_tokenizer_name};
 use serde_json::Value;
 
-use super::{Files, Table, TokenKind, added_tokens};
+use super::{Files, Table, added_tokens};
 use crate::json::Document;
 use crate::{Error, Result};
 
@@ -34,12 +34,12 @@ pub(super) fn describe(
         let Some(id) = id.as_u64().and_then(|id| usize::try_from(id).ok()) else {
             return Err(tokenizer.refuse("model.vocab", format!("has {id} as the id of {text:?}")));
         };
-        table.set(tokenizer, id, text.clone(), TokenKind::Normal)?;
+        table.set(tokenizer, id, text.clone(), TokenType::Normal)?;
     }
     for token in added_tokens(files)? {
         let kind = token.kind();
         let text =
-            if kind == TokenKind::UserDefined { token.text.replace('\u{2581}', " ") } else { token.text };
+            if kind == TokenType::UserDefined { token.text.replace('\u{2581}', " ") } else { token.text };
         table.set(tokenizer, token.id, text, kind)?;
     }
     metadata.insert("tokenizer.ggml.model", "gpt2");

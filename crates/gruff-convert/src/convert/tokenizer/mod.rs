@@ -11,7 +11,7 @@ pub(crate) use special::{ADD_SEP, role_key};
 use std::path::Path;
 
 use gruff_gguf::{Metadata, Strings};
-use gruff_text::{Tokenizer, TokenizerOptions};
+use gruff_text::{TokenType, Tokenizer, TokenizerOptions};
 use serde_json::Value;
 
 use crate::architecture::Config;
@@ -19,18 +19,6 @@ use crate::json::Document;
 use crate::{Error, Result};
 
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-
-/// `tokenizer.ggml.token_type`, with the numbers of SentencePiece's `Type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum TokenKind {
-    Normal = 1,
-    Unknown = 2,
-    Control = 3,
-    UserDefined = 4,
-    Unused = 5,
-    Byte = 6,
-}
 
 /// The files that describe a tokenizer.
 pub(crate) struct Files {
@@ -95,14 +83,14 @@ pub(crate) struct AddedToken {
 
 impl AddedToken {
     /// Some tokens that are structure are not marked so in published tokenizers.
-    pub(crate) fn kind(&self) -> TokenKind {
+    pub(crate) fn kind(&self) -> TokenType {
         let text = &self.text;
         let framed = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
         let looks_special = matches!(text.as_str(), "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
             || framed("<|", "|>")
             || framed("<｜", "｜>")
             || framed("<unused", ">");
-        if self.special || looks_special { TokenKind::Control } else { TokenKind::UserDefined }
+        if self.special || looks_special { TokenType::Control } else { TokenType::UserDefined }
     }
 }
 
@@ -139,12 +127,12 @@ pub(crate) fn added_tokens(files: &Files) -> Result<Vec<AddedToken>> {
 /// Tokens by id, with room for the places that no token has.
 pub(crate) struct Table {
     tokens: Vec<Option<String>>,
-    kinds: Vec<TokenKind>,
+    kinds: Vec<TokenType>,
 }
 
 impl Table {
     pub(crate) fn new(vocab: usize) -> Self {
-        Table { tokens: vec![None; vocab], kinds: vec![TokenKind::Unused; vocab] }
+        Table { tokens: vec![None; vocab], kinds: vec![TokenType::Unused; vocab] }
     }
 
     /// Sets a token; its id must be one of the model's.
@@ -153,7 +141,7 @@ impl Table {
         document: &Document,
         id: usize,
         text: String,
-        kind: TokenKind,
+        kind: TokenType,
     ) -> Result<()> {
         let vocab = self.tokens.len();
         let Some((slot, own_kind)) = self.tokens.get_mut(id).zip(self.kinds.get_mut(id)) else {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use gruff_gguf::{Metadata, Strings};
+use gruff_text::TokenType;
 use serde_json::Value;
 
 use super::protobuf::Message;
-use super::{Files, TokenKind, added_tokens};
+use super::{Files, added_tokens};
 use crate::architecture::Config;
 use crate::json::Document;
 use crate::{Error, Result};
@@ -23,7 +24,7 @@ const SPACE: char = '\u{2581}';
 struct Piece {
     text: String,
     score: f32,
-    kind: TokenKind,
+    kind: TokenType,
 }
 
 /// The pieces, and whether a space is put before the text.
@@ -63,7 +64,7 @@ pub(super) fn describe(
         return Err(Error::file(folder, fault));
     }
     for id in pieces.len()..vocab {
-        pieces.push(Piece { text: format!("[PAD{id}]"), score: PADDING_SCORE, kind: TokenKind::Unused });
+        pieces.push(Piece { text: format!("[PAD{id}]"), score: PADDING_SCORE, kind: TokenType::Unused });
     }
     for token in added_tokens(files)? {
         let Some(piece) = pieces.get_mut(token.id) else {
@@ -74,9 +75,9 @@ pub(super) fn describe(
             return Err(Error::file(folder, fault));
         };
         // The token for the unknown is both.
-        let is_unknown = piece.kind == TokenKind::Unknown && piece.text == token.text;
-        let kind = if is_unknown { TokenKind::Unknown } else { token.kind() };
-        let text = if kind == TokenKind::UserDefined { token.text.replace(SPACE, " ") } else { token.text };
+        let is_unknown = piece.kind == TokenType::Unknown && piece.text == token.text;
+        let kind = if is_unknown { TokenType::Unknown } else { token.kind() };
+        let text = if kind == TokenType::UserDefined { token.text.replace(SPACE, " ") } else { token.text };
         *piece = Piece { text, score: ADDED_SCORE, kind };
     }
     let mut tokens = Strings::with_capacity(vocab, pieces.iter().map(|piece| piece.text.len()).sum());
@@ -125,7 +126,7 @@ fn read_model(path: &Path) -> Result<Model> {
 }
 
 fn piece(bytes: &[u8]) -> Option<Piece> {
-    let mut piece = Piece { text: String::new(), score: 0.0, kind: TokenKind::Normal };
+    let mut piece = Piece { text: String::new(), score: 0.0, kind: TokenType::Normal };
     for field in Message(bytes) {
         let field = field?;
         match field.number {
@@ -133,12 +134,12 @@ fn piece(bytes: &[u8]) -> Option<Piece> {
             2 => piece.score = f32::from_bits(field.value as u32),
             3 => {
                 piece.kind = match field.value {
-                    2 => TokenKind::Unknown,
-                    3 => TokenKind::Control,
-                    5 => TokenKind::Unused,
-                    6 => TokenKind::Byte,
+                    2 => TokenType::Unknown,
+                    3 => TokenType::Control,
+                    5 => TokenType::Unused,
+                    6 => TokenType::Byte,
                     // Pieces that users defined are found by their scores like others.
-                    _ => TokenKind::Normal,
+                    _ => TokenType::Normal,
                 }
             }
             _ => {}
@@ -172,12 +173,12 @@ fn from_json(tokenizer: &Document) -> Result<Model> {
         // Added tokens may fill holes, but a hole of the vocabulary itself makes ids meaningless.
         let slot = slot.ok_or_else(|| refuse("model.vocab"))?;
         let (kind, score) = if unknown == Some(text) {
-            (TokenKind::Unknown, 0.0)
+            (TokenType::Unknown, 0.0)
         } else if is_byte(text) {
-            (TokenKind::Byte, 0.0)
+            (TokenType::Byte, 0.0)
         } else {
             let rank = ranks.get(text).copied().unwrap_or(merges.len());
-            (TokenKind::Normal, -(rank as f32))
+            (TokenType::Normal, -(rank as f32))
         };
         *slot = Some(Piece { text: text.clone(), score, kind });
     }
@@ -228,7 +229,7 @@ mod tests {
         std::fs::write(&path, [field(1, &unknown), field(1, &normal), normalizer].concat()).unwrap();
         let model = read_model(&path).unwrap();
         let piece = |text: &str, score, kind| Piece { text: text.to_owned(), score, kind };
-        let expected = [piece("<unk>", 0.0, TokenKind::Unknown), piece("▁the", -1.5, TokenKind::Normal)];
+        let expected = [piece("<unk>", 0.0, TokenType::Unknown), piece("▁the", -1.5, TokenType::Normal)];
         assert_eq!(model.pieces, expected);
         assert_eq!(model.add_space_prefix, Some(false));
         for damaged in [&b"\x0a\xff"[..], b"", b"hello there", &[0x0a, 3, 0x0a, 1, 0xff]] {
@@ -252,7 +253,7 @@ mod tests {
         let model = from_json(&document).unwrap();
         let scores: Vec<f32> = model.pieces.iter().map(|piece| piece.score).collect();
         assert_eq!(scores, [0.0, 0.0, -3.0, -3.0, 0.0, -1.0]);
-        assert_eq!(model.pieces[1].kind, TokenKind::Byte);
+        assert_eq!(model.pieces[1].kind, TokenType::Byte);
         assert_eq!(model.add_space_prefix, None);
     }
 }
