@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use gruff_engine::{Context, Engine, EngineOptions, Event, FinishReason, Request, RequestId};
 use gruff_kernels::{Activations, Device, PAGE_LEN, StateShape, Step, StepTokens, Tensor};
-use gruff_models::{CachePlan, Caches, Hooks, LayerCache, Model, ModelBase, ModelConfig, Names};
+use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
 
 const VOCABULARY: usize = 50;
 
@@ -46,7 +46,7 @@ impl Adder {
             caches: CachePlan::new(layers),
         };
         let device = Device::reference(Activations::F32);
-        let base = ModelBase { config, device, hooks: Hooks::default(), names: Names(&[]) };
+        let base = ModelBase::new(config, device, Names(&[]));
         Arc::new(Self { base, slots: Mutex::default(), pages: Mutex::default(), steps: Mutex::default() })
     }
 

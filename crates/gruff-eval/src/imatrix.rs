@@ -94,7 +94,7 @@ pub fn importance_matrix(
             collect(&mut tensors, format!("{stem}.weight"), context, x)?;
         }
         Ok(())
-    });
+    })?;
     let mut done = 0;
     for window in &windows {
         // Without logits, unless what enters the output matrix is wanted for every token.

@@ -41,13 +41,17 @@ fn the_matrix_is_the_sum_of_squares() {
     let evaluator = evaluator(&File::new("llama", BlockType::Q8_0));
     let squares = Arc::new(Mutex::new(vec![0.0_f64; 64]));
     let sums = squares.clone();
-    let _guard = evaluator.model().hooks().on("model.layers.1.post_attention_layernorm", move |_, x| {
-        let mut sums = sums.lock().unwrap();
-        for row in x.to_vec_f32()?.chunks(64) {
-            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value).powi(2));
-        }
-        Ok(None)
-    });
+    let _guard = evaluator
+        .model()
+        .hooks()
+        .on("model.layers.1.post_attention_layernorm", move |_, x| {
+            let mut sums = sums.lock().unwrap();
+            for row in x.to_vec_f32()?.chunks(64) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value).powi(2));
+            }
+            Ok(None)
+        })
+        .unwrap();
     let mut heard = Vec::new();
     let matrix = importance_matrix(&evaluator, &ids(1, 100), &options(false), |done, total| {
         heard.push((done, total));

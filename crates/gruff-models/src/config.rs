@@ -3,7 +3,7 @@
 use crate::keys::Keys;
 use crate::layers::AttentionConfig;
 use crate::weights::Weights;
-use crate::{CachePlan, Hooks, LayerCache, ModelBase, ModelConfig, Names, Result};
+use crate::{CachePlan, LayerCache, ModelBase, ModelConfig, Names, Result};
 
 /// Sizes of a decoder, in transformers' names.
 #[derive(Clone, Debug)]
@@ -114,7 +114,8 @@ impl DecoderConfig {
             weight_bytes: weights.bytes(),
             caches: CachePlan::new(caches),
         };
-        Ok(ModelBase { config, device: weights.device().clone(), hooks: Hooks::default(), names })
+        let (modules, parameters) = weights.take_named();
+        Ok(ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters))
     }
 
     /// The width of each layer's dense feed-forward.

@@ -80,10 +80,67 @@ pub enum Error {
         /// What it was given.
         found: &'static str,
     },
+    /// A name or pattern that no module has.
+    #[error("no module is called {pattern:?}; near names: {}; `named_modules` tells all", near.join(", "))]
+    NoModule {
+        /// What was asked for.
+        pattern: String,
+        /// Names that differ little from it.
+        near: Vec<String>,
+    },
+    /// A module that cannot be replaced.
+    #[error("{module} {fault}")]
+    Replace {
+        /// The module.
+        module: String,
+        /// Why, as a predicate.
+        fault: &'static str,
+    },
+    /// A name that no parameter has.
+    #[error("no parameter is called {name:?}; near names: {}; `named_parameters` tells all", near.join(", "))]
+    NoWeight {
+        /// What was asked for.
+        name: String,
+        /// Names that differ little from it.
+        near: Vec<String>,
+    },
+    /// A weight that cannot take a parameter's place.
+    #[error("{name} {fault}")]
+    SetWeight {
+        /// The parameter.
+        name: String,
+        /// Why, as a predicate.
+        fault: String,
+    },
+    /// An adapter's matrices that do not fit the model.
+    #[error("adapter, {module}: {fault}")]
+    Lora {
+        /// The module that they stand beside.
+        module: String,
+        /// Why they do not fit.
+        fault: String,
+    },
+    /// An adapter by a name that is not loaded or taken, or with a scale that is no number.
+    #[error("{name:?} {fault}")]
+    Adapter {
+        /// Its name.
+        name: String,
+        /// What is wrong, as a predicate.
+        fault: String,
+    },
+    /// An attention implementation that is not known or cannot do what is asked.
+    #[error("attn_implementation: {0}")]
+    Attention(String),
+    /// More was asked of a pass than logits, and this model gives logits only.
+    #[error("{architecture}: this model gives logits only; leave the other outputs and adapters out")]
+    LogitsOnly {
+        /// `general.architecture`.
+        architecture: String,
+    },
     /// A hook failed, or gave back a tensor that does not fit.
     #[error("hook on {module}: {source}")]
     Hook {
-        /// The module whose output the hook saw.
+        /// The module whose output the hook saw, or that was replaced.
         module: String,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -11,7 +11,7 @@ use crate::layers::{
     rope_spec,
 };
 use crate::weights::{Module, Weights};
-use crate::{Caches, LayerCache, Model, ModelBase, Names, Result};
+use crate::{Caches, ForwardOptions, LayerCache, Model, ModelBase, ModelOutput, ModuleKind, Names, Result};
 
 pub(crate) const NAMES: Names = Names(&[
     ("model.embed_tokens", "token_embd"),
@@ -116,6 +116,7 @@ struct DecoderLayer {
 impl DecoderLayer {
     fn load(w: Module, config: &Config, keys: &Keys, index: usize) -> Result<Self> {
         let DecoderConfig { hidden_size, rms_norm_eps, .. } = config.decoder;
+        w.declare(ModuleKind::Layer);
         let norm = |name| RmsNorm::load(w.module(name), hidden_size, rms_norm_eps);
         let width = config.intermediate_size[index];
         Ok(Self {
@@ -176,13 +177,28 @@ impl Model for Gemma3 {
     }
 
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
-        let cx = Forward::new(&self.base, step);
+        Ok(self.forward_with(step, caches, &ForwardOptions::default())?.logits)
+    }
+
+    fn forward_with(
+        &self,
+        step: &Step,
+        caches: &mut Caches,
+        options: &ForwardOptions,
+    ) -> Result<ModelOutput> {
+        let cx = Forward::new(&self.base, step, options)?;
         let (global, local) = (cx.rope(&self.global_rope)?, cx.rope(&self.local_rope)?);
         let mut x = self.embed_tokens.forward(&cx)?;
         for layer in &self.layers {
             let rope = if layer.is_sliding { &local } else { &global };
-            layer.forward(&cx, &mut x, rope, caches)?;
+            if !x.replaced(&cx, &layer.name)? {
+                layer.forward(&cx, &mut x, rope, caches)?;
+            }
+            if layer.index + 1 < self.layers.len() {
+                x.keep(&cx)?;
+            }
         }
-        self.head.forward(&cx, x)
+        let logits = self.head.forward(&cx, x)?;
+        Ok(cx.finish(logits))
     }
 }

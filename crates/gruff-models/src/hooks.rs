@@ -1,12 +1,14 @@
 //! Functions that see or replace a module's output, and functions that see a matrix's input.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gruff_kernels::{DType, Step, Tensor, elementwise};
 
-use crate::{Error, Result};
+use crate::modules::{ModuleKind, no_module};
+use crate::pattern::matches;
+use crate::{Error, ModuleInfo, Result};
 
 /// What a hook is told about the output it sees.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,8 @@ pub struct HookContext<'a> {
     pub layer: Option<usize>,
     /// The step that is running: which rows belong to which sequence.
     pub step: &'a Step,
+    /// Which sequence of the step this is about, for values that each sequence has of its own.
+    pub sequence: Option<usize>,
 }
 
 /// What a hook is told about the input it sees.
@@ -44,8 +48,8 @@ pub struct RoutedRows<'a> {
     pub count: usize,
 }
 
-/// What a hook says went wrong.
-type HookError = Box<dyn std::error::Error + Send + Sync>;
+/// What a hook or a module of one's own says went wrong.
+pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 
 type OutputFn = dyn Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync;
 type InputFn = dyn Fn(&InputContext, &Tensor) -> Result<(), HookError> + Send + Sync;
@@ -97,6 +101,8 @@ struct Registry {
     /// Hooks of both kinds, readable without a lock.
     len: AtomicUsize,
     next_id: AtomicUsize,
+    /// Grows with every hook that comes or goes.
+    revision: AtomicU64,
 }
 
 impl Registry {
@@ -112,25 +118,47 @@ impl Registry {
 /// `lm_head`. An output is `[T, width]` f32 with a row for each token of the step, behind the last layer for
 /// each of its output rows. Without hooks a forward pass pays one load and one branch a module; where a hook
 /// looks into a fused operation, the operations that it stands for run instead, with the same bits.
+///
+/// Values inside modules have names too:
+///
+/// | name | is |
+/// | --- | --- |
+/// | `…self_attn.q`, `.k`, `.v` | `[T, heads, head_dim]`: what attention reads, behind norms and rotary positions; keys and values before they are cached |
+/// | `…self_attn.attn_weights` | `[heads, len, keys]`: softmax of the scores, one call a sequence (`context.sequence`); 0 for keys that are not seen |
+/// | `…self_attn.attn_output` | `[T, heads * head_dim]`: what enters `o_proj`, gate included |
+/// | `…linear_attn.q`, `.k`, `.v` | `[T, heads, head_dim]`: normalised, behind the convolution; heads in GGUF's order |
+/// | `…linear_attn.recurrent_state` | `[value heads, key_dim, value_dim]`: after the step, one call a sequence; can be replaced once 64 tokens are in it |
+/// | `…mlp.gate.top_k_index`, `.top_k_weights` | `[T, used]`: the chosen experts (i32) and their weights |
 #[derive(Clone, Default)]
 pub struct Hooks {
     registry: Arc<Registry>,
+    /// What can be named; empty where nobody knows.
+    modules: Arc<[ModuleInfo]>,
 }
 
 impl Hooks {
+    /// No hooks yet, on a model of these modules.
+    pub(crate) fn new(modules: &[ModuleInfo]) -> Self {
+        Self { registry: Arc::default(), modules: modules.into() }
+    }
+
     /// Calls `hook` with the output of every module whose name matches `pattern` (`*` stands for any
     /// characters, `model.layers.*.mlp`), until the guard is dropped. `Some(tensor)` is copied into the
     /// output's place; hooks on one module are called in the order in which they came, each with what the last
     /// one left.
     ///
     /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
-    pub fn on<F>(&self, pattern: &str, hook: F) -> HookGuard
+    ///
+    /// # Errors
+    /// [`Error::NoModule`] with near names when the pattern matches nothing.
+    pub fn on<F>(&self, pattern: &str, hook: F) -> Result<HookGuard>
     where
         F: Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync + 'static,
     {
+        self.expect(pattern, |kind| kind != ModuleKind::Stack)?;
         let id = self.registry.next_id();
         self.registry.outputs.push(id, pattern, Arc::new(hook));
-        self.guard(id)
+        Ok(self.guard(id))
     }
 
     /// Calls `hook` with what enters the matrix of every linear module whose name matches `pattern`, until the
@@ -138,17 +166,32 @@ impl Hooks {
     /// inputs changes neither results nor which operations run.
     ///
     /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
-    pub fn on_input<F>(&self, pattern: &str, hook: F) -> HookGuard
+    ///
+    /// # Errors
+    /// [`Error::NoModule`] with near names when the pattern matches no module with a matrix.
+    pub fn on_input<F>(&self, pattern: &str, hook: F) -> Result<HookGuard>
     where
         F: Fn(&InputContext, &Tensor) -> Result<(), HookError> + Send + Sync + 'static,
     {
+        use ModuleKind::{Embedding, Experts, Linear, Stack};
+        self.expect(pattern, |kind| matches!(kind, Embedding | Experts | Linear | Stack))?;
         let id = self.registry.next_id();
         self.registry.inputs.push(id, pattern, Arc::new(hook));
-        self.guard(id)
+        Ok(self.guard(id))
+    }
+
+    /// The pattern matches something, where it is known what there is.
+    fn expect(&self, pattern: &str, kind: impl Fn(ModuleKind) -> bool) -> Result<()> {
+        let names = || self.modules.iter().filter(|info| kind(info.kind)).map(|info| info.name.as_str());
+        if self.modules.is_empty() || names().any(|name| matches(pattern, name)) {
+            return Ok(());
+        }
+        Err(no_module(pattern, names()))
     }
 
     fn guard(&self, id: usize) -> HookGuard {
         self.registry.len.fetch_add(1, Ordering::Release);
+        self.registry.revision.fetch_add(1, Ordering::Relaxed);
         HookGuard { registry: self.registry.clone(), id }
     }
 
@@ -157,24 +200,30 @@ impl Hooks {
         self.registry.len.load(Ordering::Acquire) == 0
     }
 
+    pub(crate) fn revision(&self) -> u64 {
+        self.registry.revision.load(Ordering::Relaxed)
+    }
+
     /// Whether any hook would see this module's output.
     pub(crate) fn observe(&self, module: &str) -> bool {
         !self.registry.outputs.matching(module).is_empty()
     }
 
     /// Shows `output` to the hooks on `context.module`, and copies into it what they put in its place: the
-    /// pass goes on to write into the output, which must not reach a tensor that is the hook's.
-    pub(crate) fn apply(&self, context: &HookContext, output: &Tensor) -> Result<()> {
+    /// pass goes on to write into the output, which must not reach a tensor that is the hook's. Says whether
+    /// any did.
+    pub(crate) fn apply(&self, context: &HookContext, output: &Tensor) -> Result<bool> {
+        let mut replaced = false;
         for call in self.registry.outputs.matching(context.module) {
             let fail = |source| Error::Hook { module: context.module.to_owned(), source };
             if let Some(replacement) = call(context, output).map_err(fail)?
                 && !replacement.same_view(output)
             {
-                check(output, &replacement).map_err(|fault| fail(fault.into()))?;
-                elementwise::copy(&replacement, output).map_err(|fault| fail(fault.into()))?;
+                put(output, &replacement).map_err(fail)?;
+                replaced = true;
             }
         }
-        Ok(())
+        Ok(replaced)
     }
 
     /// Shows what enters the matrix of `context.module` to the hooks on it.
@@ -205,7 +254,8 @@ pub struct HookGuard {
 
 impl Drop for HookGuard {
     fn drop(&mut self) {
-        let Registry { outputs, inputs, len, .. } = &*self.registry;
+        let Registry { outputs, inputs, len, revision, .. } = &*self.registry;
+        revision.fetch_add(1, Ordering::Relaxed);
         len.fetch_sub(outputs.remove(self.id) + inputs.remove(self.id), Ordering::Release);
     }
 }
@@ -216,35 +266,26 @@ impl fmt::Debug for HookGuard {
     }
 }
 
-/// A replacement must be what the next module would have been given.
-fn check(output: &Tensor, replacement: &Tensor) -> Result<(), String> {
-    if replacement.shape() != output.shape() || replacement.dtype() != DType::F32 {
+/// Copies a replacement into an output, which it must fit.
+pub(crate) fn put(output: &Tensor, replacement: &Tensor) -> Result<(), HookError> {
+    if replacement.shape() != output.shape() || replacement.dtype() != output.dtype() {
         return Err(format!(
-            "gave back {:?} of {}, but the output is {:?} of f32",
+            "gave back {:?} of {}, but the output is {:?} of {}",
             replacement.shape(),
             replacement.dtype(),
-            output.shape()
-        ));
+            output.shape(),
+            output.dtype(),
+        )
+        .into());
     }
     if !replacement.device().same(output.device()) {
-        return Err(format!("gave back a tensor on another device than {}", output.device().name()));
+        return Err(format!("gave back a tensor on another device than {}", output.device().name()).into());
     }
-    Ok(())
-}
-
-/// Whether `name` matches `pattern`, in which `*` stands for any characters.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut name) = name.strip_prefix(head) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let tail = parts.pop().unwrap_or_default();
-    for part in parts {
-        match name.find(part) {
-            Some(at) => name = &name[at + part.len()..],
-            None => return false,
-        }
-    }
-    name.ends_with(tail)
+    Ok(match output.dtype() {
+        DType::F32 => elementwise::copy(replacement, output)?,
+        DType::I32 => output.write_i32(&replacement.to_vec_i32()?)?,
+        DType::F16 => output.write_f32(&replacement.to_vec_f32()?)?,
+    })
 }
 
 #[cfg(test)]
@@ -252,28 +293,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_whole_names() {
-        for (pattern, name, expected) in [
-            ("model.layers.3.mlp", "model.layers.3.mlp", true),
-            ("model.layers.3.mlp", "model.layers.3.mlp.up_proj", false),
-            ("model.layers.*.mlp", "model.layers.31.mlp", true),
-            ("model.layers.*.mlp", "model.layers.31.mlp.up_proj", false),
-            ("*", "lm_head", true),
-            ("*norm", "model.norm", true),
-            ("*.self_attn.*_proj", "model.layers.0.self_attn.q_proj", true),
-            ("*.self_attn.*_proj", "model.layers.0.self_attn", false),
-            ("a*a", "a", false),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} on {name}");
-        }
-    }
-
-    #[test]
     fn a_guard_takes_its_hook_away() {
         let hooks = Hooks::default();
         assert!(hooks.is_empty());
-        let guard = hooks.on("model.norm", |_, _| Ok(None));
-        let other = hooks.on("lm_head", |_, _| Ok(None));
+        let guard = hooks.on("model.norm", |_, _| Ok(None)).expect("any name");
+        let other = hooks.on("lm_head", |_, _| Ok(None)).expect("any name");
         assert!(hooks.observe("model.norm") && !hooks.is_empty());
         drop(guard);
         assert!(!hooks.observe("model.norm") && hooks.observe("lm_head"));

@@ -3,6 +3,7 @@
 //! [`load`] reads `general.architecture` and gives a [`Model`]: its sizes, its caches and its forward pass
 //! over ragged [`Step`](gruff_kernels::Step)s. Weights stay packed, in the file's order, borrowed from its map.
 
+mod adapters;
 mod caches;
 mod config;
 mod error;
@@ -11,7 +12,11 @@ mod keys;
 mod layers;
 mod load;
 mod model;
+mod modules;
 mod names;
+mod outputs;
+mod parameters;
+mod pattern;
 mod weights;
 
 mod gemma3;
@@ -20,9 +25,13 @@ mod qwen2;
 mod qwen3;
 mod qwen35;
 
+pub use adapters::{Adapters, Lora, LoraScales};
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
-pub use hooks::{HookContext, HookGuard, Hooks, InputContext, RoutedRows};
+pub use hooks::{HookContext, HookError, HookGuard, Hooks, InputContext, RoutedRows};
 pub use load::{load, names, supported_architectures};
 pub use model::{Model, ModelBase, ModelConfig};
+pub use modules::{Module, ModuleGuard, ModuleInfo, ModuleKind, Modules};
 pub use names::Names;
+pub use outputs::{AttnChoice, AttnImplementation, ForwardOptions, LayerAttentions, ModelOutput};
+pub use parameters::{PackedWeight, Parameters, Weight};

@@ -1,8 +1,14 @@
 //! What every architecture is to the floors above.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use gruff_kernels::{Device, Step, Tensor};
 
-use crate::{CacheOptions, CachePlan, Caches, Hooks, Names, Result};
+use crate::{
+    Adapters, AttnChoice, AttnImplementation, CacheOptions, CachePlan, Caches, Error, ForwardOptions, Hooks,
+    ModelOutput, Module, ModuleGuard, ModuleInfo, Modules, Names, Parameters, Result, Weight,
+};
 
 /// A model's sizes, as its metadata and tensors state them.
 #[derive(Clone, Debug)]
@@ -38,6 +44,41 @@ pub struct ModelBase {
     pub hooks: Hooks,
     /// Its modules in transformers' naming, and the GGUF tensors that hold them.
     pub names: Names,
+    /// The modules that a pass goes through, and those put in their place.
+    pub modules: Modules,
+    /// Its weights by name, and those put in their place.
+    pub parameters: Parameters,
+    /// Low-rank adapters beside its matrices.
+    pub adapters: Adapters,
+    /// How attention is computed where a pass does not say.
+    pub attention: AttnChoice,
+}
+
+impl ModelBase {
+    /// A model whose modules and weights have no names.
+    pub fn new(config: ModelConfig, device: Device, names: Names) -> Self {
+        Self {
+            config,
+            device,
+            hooks: Hooks::default(),
+            names,
+            modules: Modules::default(),
+            parameters: Parameters::default(),
+            adapters: Adapters::default(),
+            attention: AttnChoice::default(),
+        }
+    }
+
+    /// The same model with these modules and parameters.
+    #[must_use]
+    pub fn with_named(self, modules: Vec<ModuleInfo>, parameters: BTreeMap<String, Weight>) -> Self {
+        Self {
+            hooks: Hooks::new(&modules),
+            modules: Modules::new(modules),
+            parameters: Parameters::new(parameters),
+            ..self
+        }
+    }
 }
 
 /// A loaded model.
@@ -55,6 +96,81 @@ pub trait Model: Send + Sync {
     /// scratch memory cannot be had, or a hook fails. The caches of the step's sequences are then undefined
     /// from their `past` on.
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor>;
+
+    /// As [`forward`](Self::forward), and gives what `options` ask for besides logits.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); [`crate::Error::Attention`] when attention weights are asked of an
+    /// implementation that has none, [`crate::Error::Adapter`] for an adapter that is not loaded.
+    fn forward_with(
+        &self,
+        step: &Step,
+        caches: &mut Caches,
+        options: &ForwardOptions,
+    ) -> Result<ModelOutput> {
+        if !options.is_plain() {
+            return Err(Error::LogitsOnly { architecture: self.config().architecture.clone() });
+        }
+        let logits = self.forward(step, caches)?;
+        Ok(ModelOutput { logits, hidden_states: None, last_hidden_state: None, attentions: None })
+    }
+
+    /// The modules that a pass goes through, in transformers' naming.
+    fn named_modules(&self) -> &[ModuleInfo] {
+        self.base().modules.all()
+    }
+
+    /// Puts a module of one's own in the place of the one called `name`, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Modules::replace`].
+    fn replace(&self, name: &str, module: Arc<dyn Module>) -> Result<ModuleGuard> {
+        self.base().modules.replace(name, module)
+    }
+
+    /// The weights by name.
+    fn named_parameters(&self) -> &Parameters {
+        &self.base().parameters
+    }
+
+    /// The weight called `name`: `model.layers.3.mlp.up_proj.weight`.
+    ///
+    /// # Errors
+    /// As [`Parameters::get`].
+    fn weight(&self, name: &str) -> Result<Weight> {
+        self.base().parameters.get(name)
+    }
+
+    /// Puts another weight in the place of the one called `name`.
+    ///
+    /// # Errors
+    /// As [`Parameters::set`].
+    fn set_weight(&self, name: &str, weight: Weight) -> Result<()> {
+        self.base().parameters.set(name, weight)
+    }
+
+    /// Low-rank adapters beside its matrices.
+    fn adapters(&self) -> &Adapters {
+        &self.base().adapters
+    }
+
+    /// How attention is computed where a pass does not say.
+    fn attn_implementation(&self) -> AttnImplementation {
+        self.base().attention.get()
+    }
+
+    /// Chooses how attention is computed in passes that do not say.
+    fn set_attn_implementation(&self, attention: AttnImplementation) {
+        self.base().attention.set(attention);
+    }
+
+    /// A number that changes with every hook, module, weight or adapter that comes or goes: what caches hold was
+    /// computed with another model when it differs.
+    fn revision(&self) -> u64 {
+        let base = self.base();
+        let sums = [base.hooks.revision(), base.modules.revision(), base.parameters.revision()];
+        sums.iter().sum::<u64>() + base.adapters.revision() + ((base.attention.get() as u64) << 48)
+    }
 
     /// Its sizes.
     fn config(&self) -> &ModelConfig {

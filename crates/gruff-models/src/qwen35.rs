@@ -134,6 +134,10 @@ impl DecoderLayer {
 }
 
 impl Layer for DecoderLayer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn cache(&self) -> LayerCache {
         match &self.mixer {
             Mixer::LinearAttention(mixer) => mixer.cache(),

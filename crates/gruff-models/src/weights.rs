@@ -1,14 +1,15 @@
 //! Weights by module name, packed as they lie in the file.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use gruff_gguf::{Gguf, TensorInfo};
-use gruff_kernels::{Device, PackedTensor, Tensor};
+use gruff_kernels::{Device, Tensor};
 
 use crate::keys::file_name;
-use crate::{Error, Names, Result};
+use crate::parameters::PackedWeight;
+use crate::{Error, ModuleInfo, ModuleKind, Names, Result, Weight};
 
 /// The weights of a file for a device, asked for by transformers' module names.
 ///
@@ -20,12 +21,15 @@ pub(crate) struct Weights<'a> {
     used: RefCell<HashSet<String>>,
     parameters: Cell<u64>,
     bytes: Cell<u64>,
+    modules: RefCell<Vec<ModuleInfo>>,
+    named: RefCell<BTreeMap<String, Weight>>,
 }
 
 impl<'a> Weights<'a> {
     pub(crate) fn new(gguf: &'a Gguf, device: &'a Device, names: Names) -> Self {
         let (parameters, bytes) = (Cell::new(0), Cell::new(0));
-        Self { gguf, device, names, used: RefCell::default(), parameters, bytes }
+        let (used, modules, named) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { gguf, device, names, used, parameters, bytes, modules, named }
     }
 
     pub(crate) fn device(&self) -> &'a Device {
@@ -41,6 +45,11 @@ impl<'a> Weights<'a> {
     pub(crate) fn values(&self, tensor: &str) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.gguf.tensor(tensor) else { return Ok(None) };
         self.unpack(tensor).map(Some)
+    }
+
+    /// The modules that were declared, and the parameters that were asked for, so far.
+    pub(crate) fn take_named(&self) -> (Vec<ModuleInfo>, BTreeMap<String, Weight>) {
+        (self.modules.take(), self.named.take())
     }
 
     /// Leaves out everything in block `block`.
@@ -117,25 +126,42 @@ impl<'w> Module<'w> {
         Module { weights: self.weights, name: format!("{}.{name}", self.name) }
     }
 
+    /// Says that this is a module that a pass goes through.
+    pub(crate) fn declare(&self, kind: ModuleKind) {
+        self.weights.modules.borrow_mut().push(ModuleInfo { name: self.name.clone(), kind });
+    }
+
+    /// Says that a pass makes the value `name` in this module, and gives its full name.
+    pub(crate) fn declare_value(&self, name: &str) -> String {
+        let value = self.module(name);
+        value.declare(ModuleKind::Value);
+        value.name
+    }
+
+    /// Lets the parameter `name` of this module be known.
+    pub(crate) fn name_weight(&self, name: &str, weight: &Weight) {
+        self.weights.named.borrow_mut().insert(format!("{}.{name}", self.name), weight.clone());
+    }
+
     /// Whether the file has this module's weight.
     pub(crate) fn exists(&self) -> bool {
         self.tensor("weight").is_some()
     }
 
     /// The module's weight as a matrix `[rows, cols]`: `rows` outputs of `cols` inputs.
-    pub(crate) fn matrix(&self, rows: usize, cols: usize) -> Result<PackedTensor> {
+    pub(crate) fn matrix(&self, rows: usize, cols: usize) -> Result<PackedWeight> {
         self.packed([1, rows, cols])
     }
 
     /// The module's weight as a stack of matrices `[matrices, rows, cols]`.
-    pub(crate) fn packed(&self, shape: [usize; 3]) -> Result<PackedTensor> {
+    pub(crate) fn packed(&self, shape: [usize; 3]) -> Result<PackedWeight> {
         let Weights { gguf, device, .. } = self.weights;
         let [matrices, rows, cols] = shape;
         let tensor = self.require("weight")?;
         self.weights.check_shape(tensor, &[cols, rows, matrices])?;
         let (data, block_type) = (gguf.data(tensor)?, tensor.block_type()?);
         self.weights.mark(tensor);
-        let packed = PackedTensor::from_foreign(device, Arc::new(data), 0, block_type, shape)?;
+        let packed = PackedWeight::new(device, Arc::new(data), block_type, shape)?;
         // The scale that quantized activations would have is of no use to kernels that measure it.
         if let Some(scale) = self.tensor("input_scale") {
             self.weights.mark(scale);
@@ -161,7 +187,9 @@ impl<'w> Module<'w> {
 
     /// The module's weight, dense: `shape` outermost first.
     pub(crate) fn weight(&self, shape: &[usize]) -> Result<Tensor> {
-        self.dense(self.require("weight")?, shape)
+        let weight = self.dense(self.require("weight")?, shape)?;
+        self.name_weight("weight", &Weight::Dense(weight.clone()));
+        Ok(weight)
     }
 
     /// The module's bias `[len]`, if the file has one.
@@ -171,9 +199,11 @@ impl<'w> Module<'w> {
 
     /// A parameter of the module that is no submodule's weight: `A_log`, `[len]`.
     pub(crate) fn parameter(&self, name: &str, len: usize) -> Result<Tensor> {
-        let name = format!("{}.{name}", self.name);
-        let tensor = self.weights.names.gguf(&name).unwrap_or(name);
-        self.dense(self.weights.gguf.require(&tensor)?, &[len])
+        let full = format!("{}.{name}", self.name);
+        let tensor = self.weights.names.gguf(&full).unwrap_or(full);
+        let parameter = self.dense(self.weights.gguf.require(&tensor)?, &[len])?;
+        self.name_weight(name, &Weight::Dense(parameter.clone()));
+        Ok(parameter)
     }
 
     fn dense(&self, tensor: &TensorInfo, shape: &[usize]) -> Result<Tensor> {

@@ -16,11 +16,17 @@ fn looking_everywhere_changes_no_bit() {
         let plain = logits(&*model, DType::F16, &ids);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let names = seen.clone();
-        let guard = model.hooks().on("*", move |context, output| {
-            let finite = output.to_vec_f32()?.iter().all(|value| value.is_finite());
-            names.lock().expect("not poisoned").push((context.module.to_owned(), context.layer, finite));
-            Ok(None)
-        });
+        let guard = model
+            .hooks()
+            .on("*", move |context, output| {
+                let finite = match output.dtype() {
+                    DType::I32 => output.to_vec_i32()?.iter().all(|id| *id >= 0),
+                    _ => output.to_vec_f32()?.iter().all(|value| value.is_finite()),
+                };
+                names.lock().expect("not poisoned").push((context.module.to_owned(), context.layer, finite));
+                Ok(None)
+            })
+            .expect("known names");
         assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
         drop(guard);
         assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
@@ -55,7 +61,7 @@ fn a_replacement_takes_the_outputs_place() {
         let zeros = |_: &gruff_models::HookContext, output: &gruff_kernels::Tensor| {
             Ok(Some(output.device().zeros(DType::F32, output.shape())?))
         };
-        let guard = model.hooks().on(module, zeros);
+        let guard = model.hooks().on(module, zeros).expect("known names");
         let replaced = logits(&*model, DType::F32, &ids);
         assert!(replaced != plain, "{module}");
         if module == "lm_head" {
@@ -75,11 +81,14 @@ fn a_replacement_stays_the_hooks_own() {
     {
         let kept = Arc::new(Mutex::new(None));
         let slot = kept.clone();
-        let guard = model.hooks().on(module, move |_, output| {
-            let ones = output.device().tensor_f32(&vec![1.0; output.len()], output.shape())?;
-            *slot.lock().expect("not poisoned") = Some(ones.clone());
-            Ok(Some(ones))
-        });
+        let guard = model
+            .hooks()
+            .on(module, move |_, output| {
+                let ones = output.device().tensor_f32(&vec![1.0; output.len()], output.shape())?;
+                *slot.lock().expect("not poisoned") = Some(ones.clone());
+                Ok(Some(ones))
+            })
+            .expect("known names");
         logits(&*model, DType::F32, &ids);
         drop(guard);
         let kept = kept.lock().expect("not poisoned").take().expect("the hook was called");
@@ -97,9 +106,12 @@ fn a_replaced_mixer_equals_a_model_without_it() {
     let device = cpu(Activations::F32);
     let model = file.load(&device);
     let ids = ids(3, 10);
-    let _guard = model.hooks().on("model.layers.*.self_attn", |_, output| {
-        Ok(Some(output.device().zeros(DType::F32, output.shape())?))
-    });
+    let _guard = model
+        .hooks()
+        .on("model.layers.*.self_attn", |_, output| {
+            Ok(Some(output.device().zeros(DType::F32, output.shape())?))
+        })
+        .expect("known names");
     assert!(logits(&*model, DType::F32, &ids) == logits(&*without.load(&device), DType::F32, &ids));
 }
 
@@ -112,10 +124,12 @@ fn faults_of_hooks_are_told() {
         let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");
         model.forward(&step, &mut caches).expect_err("refused").to_string()
     };
-    let guard = model.hooks().on("model.layers.2.mlp", |_, _| Err("no such concept".into()));
+    let guard =
+        model.hooks().on("model.layers.2.mlp", |_, _| Err("no such concept".into())).expect("known names");
     assert_eq!(run(), "hook on model.layers.2.mlp: no such concept");
     drop(guard);
-    let _guard = model.hooks().on("model.norm", |_, output| Ok(Some(output.narrow(1, 0, 8)?)));
+    let _guard =
+        model.hooks().on("model.norm", |_, output| Ok(Some(output.narrow(1, 0, 8)?))).expect("known names");
     let error = run();
     assert!(error.contains("hook on model.norm") && error.contains("[1, 8]"), "{error}");
 }
@@ -128,14 +142,17 @@ fn inputs_seen(file: &File, ids: &[u32]) -> Seen {
     let plain = logits(&*model, DType::F16, ids);
     let seen = Arc::new(Mutex::new(Seen::new()));
     let (kept, names) = (seen.clone(), model.names());
-    let guard = model.hooks().on_input("*", move |context, x| {
-        let tensor = format!("{}.weight", names.gguf(context.module).ok_or("not in the table")?);
-        assert_eq!(context.layer.is_some(), tensor.starts_with("blk."), "{tensor}");
-        assert!(x.to_vec_f32()?.iter().all(|value| value.is_finite()), "{tensor}");
-        let experts = context.experts.map(|experts| (experts.ids.shape().to_vec(), experts.count));
-        kept.lock().expect("not poisoned").push((tensor, x.shape().to_vec(), experts));
-        Ok(())
-    });
+    let guard = model
+        .hooks()
+        .on_input("*", move |context, x| {
+            let tensor = format!("{}.weight", names.gguf(context.module).ok_or("not in the table")?);
+            assert_eq!(context.layer.is_some(), tensor.starts_with("blk."), "{tensor}");
+            assert!(x.to_vec_f32()?.iter().all(|value| value.is_finite()), "{tensor}");
+            let experts = context.experts.map(|experts| (experts.ids.shape().to_vec(), experts.count));
+            kept.lock().expect("not poisoned").push((tensor, x.shape().to_vec(), experts));
+            Ok(())
+        })
+        .expect("known names");
     assert!(logits(&*model, DType::F16, ids) == plain, "looking changes no bit");
     drop(guard);
     assert!(model.hooks().is_empty());
@@ -185,18 +202,24 @@ fn an_input_is_the_norms_output() {
     let model = File::new("qwen3", BlockType::Q8_0).load(&cpu(Activations::Int8));
     let values = [Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new()))];
     let [output, input] = values.clone();
-    let _norm = model.hooks().on("model.layers.1.post_attention_layernorm", move |_, x| {
-        *output.lock().expect("not poisoned") = x.to_vec_f32()?;
-        Ok(None)
-    });
-    let _up = model.hooks().on_input("model.layers.1.mlp.up_proj", move |_, x| {
-        *input.lock().expect("not poisoned") = x.to_vec_f32()?;
-        Ok(())
-    });
+    let _norm = model
+        .hooks()
+        .on("model.layers.1.post_attention_layernorm", move |_, x| {
+            *output.lock().expect("not poisoned") = x.to_vec_f32()?;
+            Ok(None)
+        })
+        .expect("known names");
+    let _up = model
+        .hooks()
+        .on_input("model.layers.1.mlp.up_proj", move |_, x| {
+            *input.lock().expect("not poisoned") = x.to_vec_f32()?;
+            Ok(())
+        })
+        .expect("known names");
     logits(&*model, DType::F16, &ids(3, 10));
     let [output, input] = values.map(|values| std::mem::take(&mut *values.lock().expect("not poisoned")));
     assert!(!output.is_empty() && output == input);
-    let _fault = model.hooks().on_input("*.down_proj", |_, _| Err("enough".into()));
+    let _fault = model.hooks().on_input("*.down_proj", |_, _| Err("enough".into())).expect("known names");
     let mut caches = common::caches(&*model, DType::F16, 1, 8, 0);
     let part = gruff_kernels::StepSequence { len: 2, past: 0, slot: 0, pages: vec![0] };
     let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");

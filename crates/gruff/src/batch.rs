@@ -103,7 +103,7 @@ mod tests {
 
     use gruff_engine::{Context, EngineOptions};
     use gruff_kernels::{Activations, Device, Step, Tensor};
-    use gruff_models::{CachePlan, Caches, Hooks, LayerCache, Model, ModelBase, ModelConfig, Names};
+    use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
 
     use super::*;
 
@@ -147,7 +147,7 @@ mod tests {
             caches: CachePlan::new(vec![kv]),
         };
         let device = Device::reference(Activations::F32);
-        let base = ModelBase { config, device, hooks: Hooks::default(), names: Names(&[]) };
+        let base = ModelBase::new(config, device, Names(&[]));
         let model = Arc::new(Five { base, broken: AtomicBool::new(false) });
         let options =
             EngineOptions { context: Context::Tokens(64), max_sequences: 3, ..EngineOptions::default() };

@@ -1,9 +1,10 @@
 use gruff_kernels::attention::{self, AttentionSpec};
 use gruff_kernels::{Activation, KvLayer, Tensor, elementwise};
 
+use super::eager::Eager;
 use super::{Branch, Forward, Linear, RmsNorm, RopeTable};
 use crate::weights::Module;
-use crate::{LayerCache, Result};
+use crate::{LayerCache, ModuleKind, Result};
 
 /// Sizes and kind of an attention block.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,10 @@ pub(crate) struct Attention {
     o_proj: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
+    /// The names of its queries, keys and values.
+    qkv: [String; 3],
+    attn_weights: String,
+    attn_output: String,
 }
 
 impl Attention {
@@ -49,7 +54,11 @@ impl Attention {
         ];
         let [q_proj, k_proj, v_proj] = Linear::load_many(&w, "qkv_proj", parts, hidden_size)?;
         let norm = |name| config.qk_norm.map(|eps| RmsNorm::load(w.module(name), head_dim, eps)).transpose();
+        w.declare(ModuleKind::Attention);
         Ok(Self {
+            qkv: ["q", "k", "v"].map(|name| w.declare_value(name)),
+            attn_weights: w.declare_value("attn_weights"),
+            attn_output: w.declare_value("attn_output"),
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
             o_proj: Linear::load(w.module("o_proj"), hidden_size, heads * value_dim)?,
@@ -75,6 +84,9 @@ impl Attention {
         rope: &RopeTable,
         cache: &KvLayer,
     ) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x)? {
+            return Ok(Branch::Value(out));
+        }
         let AttentionConfig { heads, kv_heads, head_dim, value_dim, .. } = self.config;
         let x = Activation::new(x)?;
         let [q, k, v] = Linear::forward_many(cx, &x, [&self.q_proj, &self.k_proj, &self.v_proj])?;
@@ -92,15 +104,63 @@ impl Attention {
         }
         rope.rotate(&q)?;
         rope.rotate(&k)?;
+        for (name, value) in self.qkv.iter().zip([&q, &k, &v]) {
+            cx.output(name, value)?;
+        }
 
         attention::write_kv(cx.step, &k, &v, cache)?;
         let out = cx.scratch(&[cx.tokens(), heads, value_dim])?;
-        let AttentionConfig { scale, window, softcap, .. } = self.config;
-        attention::attention(cx.step, &q, cache, &AttentionSpec { scale, window, softcap }, &out)?;
+        self.attend(cx, &q, cache, &out)?;
         if let Some(gate) = gate {
             elementwise::sigmoid_mul(&out, &gate)?;
         }
         let out = out.reshape(&[cx.tokens(), heads * value_dim])?;
+        cx.output(&self.attn_output, &out)?;
         Ok(Branch::Linear { name: &self.name, x: out, projection: &self.o_proj })
+    }
+    /// Queries `[T, H, Dk]` over the pages of their sequences, into `[T, H, Dv]`.
+    fn attend(&self, cx: &Forward, q: &Tensor, cache: &KvLayer, out: &Tensor) -> Result<()> {
+        let AttentionConfig { scale, window, softcap, .. } = self.config;
+        let spec = AttentionSpec { scale, window, softcap };
+        let eager = cx.is_eager();
+        if !eager {
+            attention::attention(cx.step, q, cache, &spec, out)?;
+        }
+        if eager || cx.observes(&self.attn_weights) {
+            self.attend_eagerly(cx, q, cache, &spec, out)?;
+        }
+        Ok(())
+    }
+
+    /// Sequence by sequence, with weights: shown to hooks, and kept where they are asked for. A kernel's result stays
+    /// as it is unless a hook puts other weights in their place.
+    fn attend_eagerly(
+        &self,
+        cx: &Forward,
+        q: &Tensor,
+        cache: &KvLayer,
+        spec: &AttentionSpec,
+        out: &Tensor,
+    ) -> Result<()> {
+        let mut kept = Vec::new();
+        for (index, sequence) in cx.step.sequences().iter().enumerate() {
+            let (start, len) = (cx.step.starts()[index], sequence.len);
+            let eager = Eager::new(&q.narrow(0, start, len)?, sequence, cache, spec)?;
+            let mut weights = eager.weights();
+            let mut changed = false;
+            if cx.observes(&self.attn_weights) || cx.keeps_attentions() {
+                let tensor = cx.device.tensor_f32(&weights, &eager.weights_shape())?;
+                changed = cx.value(&self.attn_weights, Some(index), &tensor)?;
+                if changed {
+                    weights = tensor.to_vec_f32()?;
+                }
+                kept.push(tensor);
+            }
+            if changed || cx.is_eager() {
+                out.narrow(0, start, len)?.write_f32(&eager.sum(&weights))?;
+            }
+        }
+        cx.keep_attentions(&self.name, kept);
+        Ok(())
     }
 }

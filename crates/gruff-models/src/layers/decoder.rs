@@ -5,10 +5,13 @@ use super::{Embedding, Forward, Head, Residual, RopeTable};
 use crate::config::DecoderConfig;
 use crate::keys::Keys;
 use crate::weights::{Module, Weights};
-use crate::{Caches, LayerCache, Model, ModelBase, Names, Result};
+use crate::{Caches, ForwardOptions, LayerCache, Model, ModelBase, ModelOutput, ModuleKind, Names, Result};
 
 /// One of the layers that a [`Decoder`] stacks.
 pub(crate) trait Layer: Send + Sync + 'static {
+    /// Its full name.
+    fn name(&self) -> &str;
+
     /// What it remembers.
     fn cache(&self) -> LayerCache;
 
@@ -37,7 +40,11 @@ impl<L: Layer> Decoder<L> {
     ) -> Result<Box<dyn Model>> {
         let embed_tokens = Embedding::load(weights, config, 1.0)?;
         let layers = (0..config.num_hidden_layers)
-            .map(|index| layer(index, weights.module(format!("model.layers.{index}"))))
+            .map(|index| {
+                let w = weights.module(format!("model.layers.{index}"));
+                w.declare(ModuleKind::Layer);
+                layer(index, w)
+            })
             .collect::<Result<Vec<_>>>()?;
         let head = Head::load(weights, config, &embed_tokens, None)?;
         let caches = layers.iter().map(L::cache).collect();
@@ -52,12 +59,27 @@ impl<L: Layer> Model for Decoder<L> {
     }
 
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
-        let cx = Forward::new(&self.base, step);
+        Ok(self.forward_with(step, caches, &ForwardOptions::default())?.logits)
+    }
+
+    fn forward_with(
+        &self,
+        step: &Step,
+        caches: &mut Caches,
+        options: &ForwardOptions,
+    ) -> Result<ModelOutput> {
+        let cx = Forward::new(&self.base, step, options)?;
         let rope = cx.rope(&self.rope)?;
         let mut x = self.embed_tokens.forward(&cx)?;
-        for layer in &self.layers {
-            layer.forward(&cx, &mut x, &rope, caches)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if !x.replaced(&cx, layer.name())? {
+                layer.forward(&cx, &mut x, &rope, caches)?;
+            }
+            if index + 1 < self.layers.len() {
+                x.keep(&cx)?;
+            }
         }
-        self.head.forward(&cx, x)
+        let logits = self.head.forward(&cx, x)?;
+        Ok(cx.finish(logits))
     }
 }

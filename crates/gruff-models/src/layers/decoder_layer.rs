@@ -38,6 +38,10 @@ impl DecoderLayer {
 }
 
 impl Layer for DecoderLayer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn cache(&self) -> LayerCache {
         self.self_attn.cache()
     }

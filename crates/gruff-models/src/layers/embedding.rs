@@ -1,9 +1,9 @@
 use gruff_kernels::{PackedTensor, StepTokens, elementwise, embedding};
 
 use super::{Forward, Residual};
-use crate::Result;
 use crate::config::DecoderConfig;
 use crate::weights::Weights;
+use crate::{ModuleKind, Result, Weight};
 
 /// The table of token embeddings `[vocab, hidden]`.
 #[derive(Debug)]
@@ -18,7 +18,9 @@ impl Embedding {
     pub(crate) fn load(weights: &Weights, config: &DecoderConfig, scale: f32) -> Result<Self> {
         let w = weights.module("model.embed_tokens");
         let weight = w.matrix(config.vocab_size, config.hidden_size)?;
-        Ok(Self { weight, name: w.name().to_owned(), scale })
+        w.declare(ModuleKind::Embedding);
+        w.name_weight("weight", &Weight::Packed(weight.clone()));
+        Ok(Self { weight: weight.tensor().clone(), name: w.name().to_owned(), scale })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -33,10 +35,14 @@ impl Embedding {
     pub(crate) fn forward(&self, cx: &Forward) -> Result<Residual> {
         let x = cx.scratch(&[cx.tokens(), self.weight.cols()])?;
         match cx.step.tokens() {
-            StepTokens::Ids(ids) => embedding::embed(ids, &self.weight, self.scale, &x)?,
+            StepTokens::Ids(ids) => {
+                let table = cx.packed(&self.name, &self.name, &self.weight);
+                embedding::embed(ids, table, self.scale, &x)?;
+            }
             StepTokens::Embeddings(rows) => elementwise::copy(rows, &x)?,
         }
         cx.output(&self.name, &x)?;
+        cx.keep_hidden_state(&x)?;
         Ok(Residual::new(x))
     }
 }

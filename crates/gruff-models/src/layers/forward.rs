@@ -1,23 +1,81 @@
 //! What is the same for every module during one forward pass.
 
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
 use gruff_kernels::rope::RopeSpec;
-use gruff_kernels::{Activation, DType, Device, Step, Tensor};
+use gruff_kernels::{Activation, DType, Device, PackedTensor, Step, Tensor, elementwise};
 
 use super::RopeTable;
-use crate::{HookContext, Hooks, InputContext, ModelBase, Result, RoutedRows};
+use crate::adapters::ActiveAdapters;
+use crate::hooks::put;
+use crate::modules::Replacements;
+use crate::parameters::{Overrides, dense_of};
+use crate::{
+    AttnImplementation, Error, ForwardOptions, HookContext, Hooks, InputContext, LayerAttentions, ModelBase,
+    ModelOutput, Module, Result, RoutedRows, Weight,
+};
 
-/// One forward pass: its step, and the hooks that watch it.
+/// One forward pass: its step, who intervenes in it, and what is kept of it.
+///
+/// Whatever is not in use is `None`, so that a module pays one branch for it.
 pub(crate) struct Forward<'a> {
     pub(crate) step: &'a Step,
     pub(crate) device: &'a Device,
-    /// `None` without hooks, so that a module pays one branch for them.
     hooks: Option<&'a Hooks>,
+    modules: Option<Arc<Replacements>>,
+    weights: Option<Arc<Overrides>>,
+    adapters: Option<ActiveAdapters>,
+    eager: bool,
+    kept: Kept,
+    /// Whether rows are output rows, behind the last layer.
+    at_head: Cell<bool>,
+}
+
+/// What a pass keeps besides logits.
+#[derive(Default)]
+struct Kept {
+    hidden_states: Option<RefCell<Vec<Tensor>>>,
+    last_hidden_state: Option<RefCell<Option<Tensor>>>,
+    attentions: Option<RefCell<Vec<LayerAttentions>>>,
 }
 
 impl<'a> Forward<'a> {
-    pub(crate) fn new(base: &'a ModelBase, step: &'a Step) -> Self {
-        let hooks = Some(&base.hooks).filter(|hooks| !hooks.is_empty());
-        Self { step, device: &base.device, hooks }
+    pub(crate) fn new(base: &'a ModelBase, step: &'a Step, options: &ForwardOptions) -> Result<Self> {
+        let kept = Kept {
+            hidden_states: options.output_hidden_states.then(RefCell::default),
+            last_hidden_state: (options.output_last_hidden_state || options.output_hidden_states)
+                .then(RefCell::default),
+            attentions: options.output_attentions.then(RefCell::default),
+        };
+        Ok(Self {
+            step,
+            device: &base.device,
+            hooks: Some(&base.hooks).filter(|hooks| !hooks.is_empty()),
+            modules: base.modules.replaced(),
+            weights: base.parameters.overridden(),
+            adapters: base.adapters.active(step, options.adapters.as_deref())?,
+            eager: is_eager(base, options)?,
+            kept,
+            at_head: Cell::new(false),
+        })
+    }
+
+    /// What the pass has given, once it has logits.
+    pub(crate) fn finish(self, logits: Tensor) -> ModelOutput {
+        let Kept { hidden_states, last_hidden_state, attentions } = self.kept;
+        let last = last_hidden_state.and_then(RefCell::into_inner);
+        let hidden_states = hidden_states.map(|states| {
+            let mut states = states.into_inner();
+            states.extend(last.clone());
+            states
+        });
+        ModelOutput {
+            logits,
+            hidden_states,
+            last_hidden_state: last,
+            attentions: attentions.map(RefCell::into_inner),
+        }
     }
 
     /// Tokens of the step.
@@ -35,15 +93,27 @@ impl<'a> Forward<'a> {
         RopeTable::new(self, spec)
     }
 
-    /// Whether a hook sees the output of `module`, so that it must exist as a tensor.
+    /// Whether somebody sees, replaces or adds to the output of `module`, so that it must exist as a tensor.
+    pub(crate) fn intervenes(&self, module: &str) -> bool {
+        self.observes(module)
+            || self.replacement(module).is_some()
+            || self.adapters.as_ref().is_some_and(|adapters| adapters.adapt(module))
+    }
+
+    /// Whether a hook sees the output of `module`.
     pub(crate) fn observes(&self, module: &str) -> bool {
         self.hooks.is_some_and(|hooks| hooks.observe(module))
     }
 
     /// Shows a module's output to its hooks, which may write another in its place.
     pub(crate) fn output(&self, module: &str, output: &Tensor) -> Result<()> {
-        let Some(hooks) = self.hooks else { return Ok(()) };
-        hooks.apply(&HookContext { module, layer: layer_of(module), step: self.step }, output)
+        self.value(module, None, output).map(|_| ())
+    }
+
+    /// Shows a value, of one sequence where it is told, to its hooks; says whether they wrote another in its place.
+    pub(crate) fn value(&self, name: &str, sequence: Option<usize>, value: &Tensor) -> Result<bool> {
+        let Some(hooks) = self.hooks else { return Ok(false) };
+        hooks.apply(&HookContext { sequence, ..self.context(name) }, value)
     }
 
     /// Shows what enters the matrix of `module` to its hooks.
@@ -51,6 +121,143 @@ impl<'a> Forward<'a> {
         let Some(hooks) = self.hooks else { return Ok(()) };
         let context = InputContext { module, layer: layer_of(module), step: self.step, experts };
         hooks.show_input(&context, x.tensor())
+    }
+
+    /// Whether any module is replaced.
+    pub(crate) fn replaces(&self) -> bool {
+        self.modules.is_some()
+    }
+
+    /// The module that stands in for `module`.
+    pub(crate) fn replacement(&self, module: &str) -> Option<&dyn Module> {
+        self.modules.as_ref()?.get(module).map(|module| &**module)
+    }
+
+    /// Lets `replacement` do the work of `module`: `x` in, its output into `out`.
+    pub(crate) fn call(
+        &self,
+        replacement: &dyn Module,
+        module: &str,
+        x: &Tensor,
+        out: &Tensor,
+    ) -> Result<()> {
+        let fail = |source| Error::Hook { module: module.to_owned(), source };
+        let result = replacement.forward(&self.context(module), x).map_err(fail)?;
+        if result.same_view(out) { Ok(()) } else { put(out, &result).map_err(fail) }
+    }
+
+    /// As [`call`](Self::call) where the module is replaced: its output, in memory of the pass and seen by hooks.
+    pub(crate) fn replaced(&self, module: &str, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(replacement) = self.replacement(module) else { return Ok(None) };
+        let out = self.scratch(x.shape())?;
+        self.call(replacement, module, x, &out)?;
+        self.output(module, &out)?;
+        Ok(Some(out))
+    }
+
+    /// The matrix to use for `own`, the parameter `weight` of `module` or of the module that shares its own.
+    pub(crate) fn packed<'b>(
+        &'b self,
+        module: &str,
+        shared: &str,
+        own: &'b PackedTensor,
+    ) -> &'b PackedTensor {
+        let Some(weights) = &self.weights else { return own };
+        let find = |name: &str| weights.get(&format!("{name}.weight"));
+        match find(module).or_else(|| find(shared)) {
+            Some(Weight::Packed(weight)) => weight.tensor(),
+            _ => own,
+        }
+    }
+
+    /// The dense tensor to use for `own`, the parameter `name` of `module`.
+    pub(crate) fn dense<'b>(&'b self, module: &str, name: &str, own: &'b Tensor) -> &'b Tensor {
+        let Some(weights) = &self.weights else { return own };
+        weights.get(&format!("{module}.{name}")).and_then(dense_of).unwrap_or(own)
+    }
+
+    /// Adds what adapters make of a module's input to its output.
+    pub(crate) fn adapt(&self, module: &str, x: &Activation, out: &Tensor) -> Result<()> {
+        let Some(adapters) = self.adapters.as_ref().filter(|adapters| adapters.adapt(module)) else {
+            return Ok(());
+        };
+        let sequences = self.step.starts().windows(2).enumerate();
+        let mut owners: Vec<usize> =
+            sequences.flat_map(|(index, ends)| std::iter::repeat_n(index, ends[1] - ends[0])).collect();
+        if self.at_head.get() {
+            owners = self.step.output_rows().iter().map(|row| owners[*row as usize]).collect();
+        }
+        adapters.apply(module, x.tensor(), out, &owners)
+    }
+
+    /// From here on rows are output rows.
+    pub(crate) fn enter_head(&self) {
+        self.at_head.set(true);
+    }
+
+    /// Whether attention is computed in plain code.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.eager
+    }
+
+    /// Whether attention weights are kept.
+    pub(crate) fn keeps_attentions(&self) -> bool {
+        self.kept.attentions.is_some()
+    }
+
+    /// Keeps the attention weights of the layer that `module` is in.
+    pub(crate) fn keep_attentions(&self, module: &str, weights: Vec<Tensor>) {
+        if let Some(kept) = &self.kept.attentions {
+            kept.borrow_mut().push(LayerAttentions { layer: layer_of(module).unwrap_or(0), weights });
+        }
+    }
+
+    /// Whether the residual stream is kept behind every layer.
+    pub(crate) fn keeps_hidden_states(&self) -> bool {
+        self.kept.hidden_states.is_some()
+    }
+
+    /// Keeps a copy of the residual stream.
+    pub(crate) fn keep_hidden_state(&self, x: &Tensor) -> Result<()> {
+        let Some(states) = &self.kept.hidden_states else { return Ok(()) };
+        let copy = self.device.zeros(DType::F32, x.shape())?;
+        elementwise::copy(x, &copy)?;
+        states.borrow_mut().push(copy);
+        Ok(())
+    }
+
+    /// Whether the normalised stream is kept for every token.
+    pub(crate) fn keeps_last_hidden_state(&self) -> bool {
+        self.kept.last_hidden_state.is_some()
+    }
+
+    /// Keeps a copy of the normalised stream.
+    pub(crate) fn keep_last_hidden_state(&self, x: &Tensor) -> Result<()> {
+        let Some(last) = &self.kept.last_hidden_state else { return Ok(()) };
+        let copy = self.device.zeros(DType::F32, x.shape())?;
+        elementwise::copy(x, &copy)?;
+        *last.borrow_mut() = Some(copy);
+        Ok(())
+    }
+
+    fn context<'b>(&'b self, module: &'b str) -> HookContext<'b> {
+        HookContext { module, layer: layer_of(module), step: self.step, sequence: None }
+    }
+}
+
+/// Whether attention runs in plain code: where that is chosen, and where weights are asked of a model that leaves it
+/// open.
+fn is_eager(base: &ModelBase, options: &ForwardOptions) -> Result<bool> {
+    match options.attn_implementation.unwrap_or_else(|| base.attention.get()) {
+        AttnImplementation::Eager => Ok(true),
+        AttnImplementation::Flash if options.output_attentions => Err(Error::Attention(
+            "flash has no weights to show; ask for eager or auto, or leave output_attentions out".to_owned(),
+        )),
+        AttnImplementation::Auto if options.output_attentions => {
+            tracing::warn!("attention weights are asked for: this pass uses eager attention, which is slow");
+            Ok(true)
+        }
+        AttnImplementation::Auto | AttnImplementation::Flash => Ok(false),
     }
 }
 

@@ -1,10 +1,10 @@
 use gruff_kernels::delta_net::{self, DeltaInputs};
 use gruff_kernels::{Activation, StateLayer, StateShape, Tensor, norm};
 
-use super::{Branch, Forward, Linear, RmsNorm};
+use super::{Branch, Forward, Linear, RmsNorm, recurrent};
 use crate::keys::Keys;
 use crate::weights::Module;
-use crate::{LayerCache, Result};
+use crate::{Error, LayerCache, ModuleKind, Result};
 
 /// Added to the squared length of queries and keys before the root.
 const L2_EPS: f32 = 1e-6;
@@ -76,11 +76,15 @@ pub(crate) struct GatedDeltaNet {
     a_neg: Tensor,
     norm: RmsNorm,
     out_proj: Linear,
+    /// The names of its queries, keys and values.
+    qkv: [String; 3],
+    recurrent_state: String,
 }
 
 impl GatedDeltaNet {
     pub(crate) fn load(w: Module, config: GatedDeltaNetConfig) -> Result<Self> {
         let GatedDeltaNetConfig { hidden_size, num_v_heads, head_v_dim, .. } = config;
+        w.declare(ModuleKind::LinearAttention);
         let linear = |name, outputs| Linear::load(w.module(name), outputs, hidden_size);
         Ok(Self {
             in_proj_qkv: linear("in_proj_qkv", config.conv_dim())?,
@@ -90,8 +94,10 @@ impl GatedDeltaNet {
             conv1d: w.module("conv1d").weight(&[config.conv_dim(), config.conv_kernel_size])?,
             dt_bias: w.parameter("dt_bias", num_v_heads)?,
             a_neg: w.parameter("A_log", num_v_heads)?,
-            norm: RmsNorm::load(w.module("norm"), head_v_dim, config.rms_norm_eps)?,
+            norm: RmsNorm::load_gated(w.module("norm"), head_v_dim, config.rms_norm_eps)?,
             out_proj: Linear::load(w.module("out_proj"), hidden_size, config.value_dim())?,
+            qkv: ["q", "k", "v"].map(|name| w.declare_value(name)),
+            recurrent_state: w.declare_value("recurrent_state"),
             name: w.name().to_owned(),
             config,
         })
@@ -112,30 +118,59 @@ impl GatedDeltaNet {
 
     /// `[T, hidden] -> [T, hidden]`.
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor, state: &StateLayer) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x)? {
+            return Ok(Branch::Value(out));
+        }
         let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, .. } = self.config;
         let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
         let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
         let [qkv, z, b, a] = Linear::forward_many(cx, &Activation::new(x)?, projections)?;
 
         let mixed = cx.scratch(qkv.shape())?;
-        delta_net::causal_conv(cx.step, &qkv, &self.conv1d, state, &mixed)?;
+        let conv1d = cx.dense(&self.name, "conv1d.weight", &self.conv1d);
+        delta_net::causal_conv(cx.step, &qkv, conv1d, state, &mixed)?;
         let q = mixed.narrow(1, 0, key_dim)?.split_last(num_k_heads)?;
         let k = mixed.narrow(1, key_dim, key_dim)?.split_last(num_k_heads)?;
         let v = mixed.narrow(1, 2 * key_dim, value_dim)?.split_last(num_v_heads)?;
         norm::l2_norm(&q, L2_EPS, (head_k_dim as f64).sqrt().recip() as f32, &q)?;
         norm::l2_norm(&k, L2_EPS, 1.0, &k)?;
+        for (name, value) in self.qkv.iter().zip([&q, &k, &v]) {
+            cx.output(name, value)?;
+        }
 
         let (decay, beta) = (cx.scratch(a.shape())?, cx.scratch(b.shape())?);
-        delta_net::delta_gates(&a, &b, &self.dt_bias, &self.a_neg, &decay, &beta)?;
+        let dt_bias = cx.dense(&self.name, "dt_bias", &self.dt_bias);
+        let a_neg = cx.dense(&self.name, "A_log", &self.a_neg);
+        delta_net::delta_gates(&a, &b, dt_bias, a_neg, &decay, &beta)?;
         // The convolution has read qkv; what was room for it is room for the result.
         let result = qkv.narrow(1, 0, value_dim)?;
         let out = result.split_last(num_v_heads)?;
         let inputs = DeltaInputs { queries: &q, keys: &k, values: &v, decay: &decay, beta: &beta };
         delta_net::gated_delta(cx.step, &inputs, state, &out)?;
+        if cx.observes(&self.recurrent_state) {
+            self.show_state(cx, state)?;
+        }
 
         let z = z.split_last(num_v_heads)?;
-        norm::gated_rms_norm(&out, self.norm.weight(), &z, self.norm.eps(), &out)?;
+        norm::gated_rms_norm(&out, self.norm.weight(cx), &z, self.norm.eps(), &out)?;
         cx.output(self.norm.name(), &out)?;
         Ok(Branch::Linear { name: &self.name, x: result, projection: &self.out_proj })
+    }
+    /// Shows every sequence's recurrent state, as it is behind the step, to its hooks.
+    fn show_state(&self, cx: &Forward, layer: &StateLayer) -> Result<()> {
+        let shape = layer.shape();
+        for (index, sequence) in cx.step.sequences().iter().enumerate() {
+            let position = sequence.past + sequence.len;
+            let values = recurrent::read(layer, sequence.slot, position)?;
+            let state =
+                cx.device.tensor_f32(&values, &[shape.value_heads, shape.key_dim, shape.value_dim])?;
+            if cx.value(&self.recurrent_state, Some(index), &state)?
+                && !recurrent::write(layer, sequence.slot, position, &state.to_vec_f32()?)?
+            {
+                let source = "a recurrent state can be replaced once 64 tokens are in it".into();
+                return Err(Error::Hook { module: self.recurrent_state.clone(), source });
+            }
+        }
+        Ok(())
     }
 }

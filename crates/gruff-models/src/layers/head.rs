@@ -21,23 +21,31 @@ impl Head {
         embed_tokens: &Embedding,
         softcap: Option<f32>,
     ) -> Result<Self> {
+        let norm = RmsNorm::load(weights.module("model.norm"), config.hidden_size, config.rms_norm_eps)?;
         let w = weights.module("lm_head");
         let lm_head = if w.exists() {
             Linear::load(w, config.vocab_size, config.hidden_size)?
         } else {
-            Linear::shared("lm_head", embed_tokens.name(), embed_tokens.weight())
+            Linear::shared(&w, embed_tokens.name(), embed_tokens.weight())
         };
-        let norm = RmsNorm::load(weights.module("model.norm"), config.hidden_size, config.rms_norm_eps)?;
         Ok(Self { norm, lm_head, softcap })
     }
 
     /// Logits `[R, vocab]` of the rows that the step asks for.
     pub(crate) fn forward(&self, cx: &Forward, x: Residual) -> Result<Tensor> {
-        if cx.step.output_rows().is_empty() {
-            return Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.outputs()])?);
+        let wanted = !cx.step.output_rows().is_empty();
+        if wanted || cx.keeps_last_hidden_state() {
+            let h = x.output_rows(cx, &self.norm)?;
+            if wanted {
+                return self.logits(cx, &h);
+            }
         }
-        let h = x.output_rows(cx)?.norm(cx, &self.norm)?;
-        let logits = self.lm_head.forward(cx, &Activation::new(&h)?)?;
+        Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.outputs()])?)
+    }
+
+    fn logits(&self, cx: &Forward, h: &Tensor) -> Result<Tensor> {
+        cx.enter_head();
+        let logits = self.lm_head.forward(cx, &Activation::new(h)?)?;
         if let Some(cap) = self.softcap {
             elementwise::softcap(&logits, cap)?;
         }

@@ -2,8 +2,9 @@ use gruff_kernels::matmul::{self, Glu, Projection};
 use gruff_kernels::{Activation, PackedTensor, Tensor};
 
 use super::Forward;
-use crate::Result;
+use crate::parameters::PackedWeight;
 use crate::weights::Module;
+use crate::{ModuleKind, Result, Weight};
 
 /// A packed matrix with an optional bias. Products with it are made here only, so that none is hidden from
 /// those who watch its inputs.
@@ -20,12 +21,23 @@ impl Linear {
     /// `[outputs, inputs]`, with a bias where the file has one.
     pub(crate) fn load(w: Module, outputs: usize, inputs: usize) -> Result<Self> {
         let (weight, bias) = (w.matrix(outputs, inputs)?, w.bias(outputs)?);
-        Ok(Self { weight, bias, name: w.name().to_owned(), owner: w.name().to_owned() })
+        Ok(Self::named(&w, &weight, bias, w.name()))
     }
 
     /// A matrix that the module `owner` owns.
-    pub(crate) fn shared(name: &str, owner: &str, weight: &PackedTensor) -> Self {
-        Self { name: name.to_owned(), owner: owner.to_owned(), weight: weight.clone(), bias: None }
+    pub(crate) fn shared(w: &Module, owner: &str, weight: &PackedTensor) -> Self {
+        w.declare(ModuleKind::Linear);
+        Self { name: w.name().to_owned(), owner: owner.to_owned(), weight: weight.clone(), bias: None }
+    }
+
+    /// The module `w`, its parameters known by their names.
+    fn named(w: &Module, weight: &PackedWeight, bias: Option<Tensor>, owner: &str) -> Self {
+        w.declare(ModuleKind::Linear);
+        w.name_weight("weight", &Weight::Packed(weight.clone()));
+        if let Some(bias) = &bias {
+            w.name_weight("bias", &Weight::Dense(bias.clone()));
+        }
+        Self { name: w.name().to_owned(), owner: owner.to_owned(), weight: weight.tensor().clone(), bias }
     }
 
     /// Several matrices that read one input, from their own tensors or from one that stacks their rows:
@@ -40,13 +52,15 @@ impl Linear {
         if !fused.exists() || w.module(parts[0].0).exists() {
             return try_map(parts, |(name, outputs)| Linear::load(w.module(name), outputs, inputs));
         }
-        let all = Linear::load(fused, parts.iter().map(|(_, outputs)| outputs).sum(), inputs)?;
+        fused.declare(ModuleKind::Stack);
+        let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
+        let (weight, bias) = (fused.matrix(outputs, inputs)?, fused.bias(outputs)?);
         let mut start = 0;
         try_map(parts, |(name, outputs)| {
-            let weight = all.weight.narrow_rows(start, outputs)?;
-            let bias = all.bias.as_ref().map(|bias| bias.narrow(0, start, outputs)).transpose()?;
+            let weight = weight.narrow_rows(start, outputs)?;
+            let bias = bias.as_ref().map(|bias| bias.narrow(0, start, outputs)).transpose()?;
             start += outputs;
-            Ok(Self { name: w.module(name).name().to_owned(), owner: all.owner.clone(), weight, bias })
+            Ok(Self::named(&w.module(name), &weight, bias, fused.name()))
         })
     }
 
@@ -63,6 +77,16 @@ impl Linear {
         self.bias.is_some()
     }
 
+    /// The matrix to use in this pass.
+    fn weight<'a>(&'a self, cx: &'a Forward) -> &'a PackedTensor {
+        cx.packed(&self.name, &self.owner, &self.weight)
+    }
+
+    /// The bias to use in this pass.
+    fn bias<'a>(&'a self, cx: &'a Forward) -> Option<&'a Tensor> {
+        self.bias.as_ref().map(|bias| cx.dense(&self.name, "bias", bias))
+    }
+
     /// `[T, inputs] -> [T, outputs]`.
     pub(crate) fn forward(&self, cx: &Forward, x: &Activation) -> Result<Tensor> {
         let [out] = Self::forward_many(cx, x, [self])?;
@@ -77,29 +101,52 @@ impl Linear {
     ) -> Result<[Tensor; N]> {
         let outs = try_map(linears, |linear| cx.scratch(&[x.rows(), linear.weight.rows()]))?;
         let projections: [Projection; N] = std::array::from_fn(|i| Projection {
-            weight: &linears[i].weight,
-            bias: linears[i].bias.as_ref(),
+            weight: linears[i].weight(cx),
+            bias: linears[i].bias(cx),
             out: &outs[i],
         });
         show(cx, x, &linears)?;
+        if cx.replaces() {
+            return Self::replace_or_forward(cx, x, linears, &projections).map(|()| outs.clone());
+        }
         matmul::linear_many(x, &projections)?;
         for (linear, out) in linears.iter().zip(&outs) {
+            cx.adapt(&linear.name, x, out)?;
             cx.output(&linear.name, out)?;
         }
         Ok(outs)
     }
 
+    /// The products one by one, with the modules that stand in for some of them.
+    fn replace_or_forward<const N: usize>(
+        cx: &Forward,
+        x: &Activation,
+        linears: [&Linear; N],
+        projections: &[Projection; N],
+    ) -> Result<()> {
+        for (linear, projection) in linears.iter().zip(projections) {
+            if let Some(module) = cx.replacement(&linear.name) {
+                cx.call(module, &linear.name, x.tensor(), projection.out)?;
+            } else {
+                matmul::linear_many(x, std::slice::from_ref(projection))?;
+                cx.adapt(&linear.name, x, projection.out)?;
+            }
+            cx.output(&linear.name, projection.out)?;
+        }
+        Ok(())
+    }
+
     /// Adds `[T, inputs] -> [T, outputs]` to `sum`; only for matrices without a bias.
     pub(crate) fn add_to(&self, cx: &Forward, x: &Activation, sum: &Tensor) -> Result<()> {
         show(cx, x, &[self])?;
-        Ok(matmul::linear_add(x, &self.weight, sum)?)
+        Ok(matmul::linear_add(x, self.weight(cx), sum)?)
     }
 
     /// `glu(gate(x)) * up(x)` as one operation; only for matrices without a bias.
     pub(crate) fn glu(cx: &Forward, x: &Activation, gate: &Self, up: &Self, glu: Glu) -> Result<Tensor> {
         show(cx, x, &[gate, up])?;
         let out = cx.scratch(&[x.rows(), gate.outputs()])?;
-        matmul::linear_glu(x, &gate.weight, &up.weight, glu, &out)?;
+        matmul::linear_glu(x, gate.weight(cx), up.weight(cx), glu, &out)?;
         Ok(out)
     }
 }

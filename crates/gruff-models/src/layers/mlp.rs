@@ -2,8 +2,8 @@ use gruff_kernels::matmul::Glu;
 use gruff_kernels::{Activation, Tensor, elementwise};
 
 use super::{Branch, Forward, Linear};
-use crate::Result;
 use crate::weights::Module;
+use crate::{ModuleKind, Result};
 
 /// A gated feed-forward (arXiv:2002.05202): `down(glu(gate(x)) * up(x))`.
 #[derive(Debug)]
@@ -20,11 +20,15 @@ impl Mlp {
         let parts = [("gate_proj", intermediate_size), ("up_proj", intermediate_size)];
         let [gate_proj, up_proj] = Linear::load_many(&w, "gate_up_proj", parts, hidden_size)?;
         let down_proj = Linear::load(w.module("down_proj"), hidden_size, intermediate_size)?;
+        w.declare(ModuleKind::FeedForward);
         Ok(Self { name: w.name().to_owned(), gate_proj, up_proj, down_proj, glu })
     }
 
     /// `[T, hidden] -> [T, hidden]`.
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x)? {
+            return Ok(Branch::Value(out));
+        }
         let hidden = self.hidden(cx, &Activation::new(x)?)?;
         Ok(Branch::Linear { name: &self.name, x: hidden, projection: &self.down_proj })
     }
@@ -33,7 +37,7 @@ impl Mlp {
     fn hidden(&self, cx: &Forward, x: &Activation) -> Result<Tensor> {
         let Self { gate_proj, up_proj, glu, .. } = self;
         let biased = gate_proj.has_bias() || up_proj.has_bias();
-        if biased || cx.observes(gate_proj.name()) || cx.observes(up_proj.name()) {
+        if biased || cx.intervenes(gate_proj.name()) || cx.intervenes(up_proj.name()) {
             let [gate, up] = Linear::forward_many(cx, x, [gate_proj, up_proj])?;
             let out = cx.scratch(gate.shape())?;
             elementwise::glu(&gate, &up, *glu, &out)?;

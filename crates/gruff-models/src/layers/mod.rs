@@ -6,6 +6,7 @@
 mod attention;
 mod decoder;
 mod decoder_layer;
+mod eager;
 mod embedding;
 mod experts;
 mod feed_forward;
@@ -16,6 +17,7 @@ mod linear;
 mod mlp;
 mod moe;
 mod norm;
+mod recurrent;
 mod residual;
 mod rope;
 

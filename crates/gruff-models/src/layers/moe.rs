@@ -3,9 +3,9 @@ use gruff_kernels::moe::{self, Routing};
 use gruff_kernels::{Activation, DType, Tensor, elementwise};
 
 use super::{Branch, ExpertStack, Forward, Linear, Mlp};
-use crate::Result;
 use crate::keys::Keys;
 use crate::weights::Module;
+use crate::{ModuleKind, Result};
 
 /// Softmax over all experts, in llama.cpp's numbering of `expert_gating_func`.
 const GATING_SOFTMAX: usize = 1;
@@ -66,6 +66,8 @@ pub(crate) struct Moe {
     name: String,
     /// The name of the routed experts' module.
     experts: String,
+    /// The names of the chosen experts and of their weights.
+    top_k: [String; 2],
     /// The router.
     gate: Linear,
     gate_proj: ExpertStack,
@@ -89,8 +91,9 @@ impl Moe {
         let stacks = w.module("experts");
         let fused = stacks.module("gate_up_proj");
         let (gate_proj, up_proj) = if fused.exists() {
-            let both = ExpertStack::load(fused, [experts, 2 * width, hidden_size])?;
-            (both.narrow_outputs(0, width)?, both.narrow_outputs(width, width)?)
+            let names = [stacks.module("gate_proj"), stacks.module("up_proj")];
+            let [gate, up] = ExpertStack::load_halves(fused, names, [experts, width, hidden_size])?;
+            (gate, up)
         } else {
             let stack = |name| ExpertStack::load(stacks.module(name), [experts, width, hidden_size]);
             (stack("gate_proj")?, stack("up_proj")?)
@@ -101,8 +104,12 @@ impl Moe {
                 gate: Linear::load(w.module("shared_expert_gate"), 1, hidden_size)?,
             })
         });
+        w.declare(ModuleKind::FeedForward);
+        stacks.declare(ModuleKind::Experts);
+        let router = w.module("gate");
         Ok(Self {
-            gate: Linear::load(w.module("gate"), experts, hidden_size)?,
+            top_k: ["top_k_index", "top_k_weights"].map(|name| router.declare_value(name)),
+            gate: Linear::load(router, experts, hidden_size)?,
             down_proj: ExpertStack::load(stacks.module("down_proj"), [experts, hidden_size, width])?,
             name: w.name().to_owned(),
             experts: stacks.name().to_owned(),
@@ -115,6 +122,9 @@ impl Moe {
 
     /// `[T, hidden] -> [T, hidden]`.
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x)? {
+            return Ok(Branch::Value(out));
+        }
         let (tokens, used) = (cx.tokens(), self.routing.used);
         let h = Activation::new(x)?;
         let (logits, shared_gate) = match &self.shared {
@@ -127,6 +137,9 @@ impl Moe {
         let ids = cx.device.scratch(DType::I32, &[tokens, used])?;
         let weights = cx.scratch(&[tokens, used])?;
         moe::route(&logits, &self.routing, &ids, &weights)?;
+        let [index_name, weights_name] = &self.top_k;
+        cx.output(index_name, &ids)?;
+        cx.output(weights_name, &weights)?;
 
         let hidden = ExpertStack::glu(cx, &h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
         let out = self.down_proj.combine(cx, &Activation::new(&hidden)?, &ids, &weights)?;

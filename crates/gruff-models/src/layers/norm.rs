@@ -1,8 +1,8 @@
 use gruff_kernels::{Tensor, norm};
 
 use super::Forward;
-use crate::Result;
 use crate::weights::Module;
+use crate::{ModuleKind, Result};
 
 /// Root-mean-square normalisation (arXiv:1910.07467). GGUF stores the whole factor, `1 + w` for the
 /// zero-centred kinds.
@@ -15,6 +15,16 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     pub(crate) fn load(w: Module, width: usize, eps: f32) -> Result<Self> {
+        Self::of_kind(ModuleKind::Norm, w, width, eps)
+    }
+
+    /// One whose result is multiplied by a gate.
+    pub(crate) fn load_gated(w: Module, width: usize, eps: f32) -> Result<Self> {
+        Self::of_kind(ModuleKind::GatedNorm, w, width, eps)
+    }
+
+    fn of_kind(kind: ModuleKind, w: Module, width: usize, eps: f32) -> Result<Self> {
+        w.declare(kind);
         Ok(Self { weight: w.weight(&[width])?, name: w.name().to_owned(), eps })
     }
 
@@ -22,8 +32,9 @@ impl RmsNorm {
         &self.name
     }
 
-    pub(crate) fn weight(&self) -> &Tensor {
-        &self.weight
+    /// The factors to use in this pass.
+    pub(crate) fn weight<'a>(&'a self, cx: &'a Forward) -> &'a Tensor {
+        cx.dense(&self.name, "weight", &self.weight)
     }
 
     pub(crate) fn eps(&self) -> f32 {
@@ -32,15 +43,21 @@ impl RmsNorm {
 
     /// Rows of `x`, into a tensor of their own.
     pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Tensor> {
+        if let Some(out) = cx.replaced(&self.name, x)? {
+            return Ok(out);
+        }
         let out = cx.scratch(x.shape())?;
-        norm::rms_norm(x, &self.weight, self.eps, &out)?;
+        norm::rms_norm(x, self.weight(cx), self.eps, &out)?;
         cx.output(&self.name, &out)?;
         Ok(out)
     }
 
     /// Rows of `x`, in place.
     pub(crate) fn forward_in_place(&self, cx: &Forward, x: &Tensor) -> Result<()> {
-        norm::rms_norm(x, &self.weight, self.eps, x)?;
+        match cx.replacement(&self.name) {
+            Some(module) => cx.call(module, &self.name, x, x)?,
+            None => norm::rms_norm(x, self.weight(cx), self.eps, x)?,
+        }
         cx.output(&self.name, x)
     }
 }

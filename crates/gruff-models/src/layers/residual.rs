@@ -49,7 +49,7 @@ impl Residual {
         self.flush()?;
         match branch {
             Branch::Linear { name, x, projection }
-                if !projection.has_bias() && !cx.observes(name) && !cx.observes(projection.name()) =>
+                if !projection.has_bias() && !cx.observes(name) && !cx.intervenes(projection.name()) =>
             {
                 projection.add_to(cx, &Activation::new(&x)?, &self.x)?;
             }
@@ -60,9 +60,12 @@ impl Residual {
 
     /// The stream, normalised.
     pub(crate) fn norm(&mut self, cx: &Forward, by: &RmsNorm) -> Result<Tensor> {
+        if cx.replacement(by.name()).is_some() {
+            self.flush()?;
+        }
         let Some(delta) = self.pending.take() else { return by.forward(cx, &self.x) };
         let out = cx.scratch(self.x.shape())?;
-        norm::add_rms_norm(&self.x, &delta, by.weight(), by.eps(), &out)?;
+        norm::add_rms_norm(&self.x, &delta, by.weight(cx), by.eps(), &out)?;
         cx.output(by.name(), &out)?;
         Ok(out)
     }
@@ -76,16 +79,46 @@ impl Residual {
         Ok(())
     }
 
-    /// The rows that get logits.
-    pub(crate) fn output_rows(mut self, cx: &Forward) -> Result<Residual> {
-        let rows = cx.step.output_rows();
-        if rows.iter().copied().eq(0..cx.tokens() as u32) {
-            return Ok(self);
+    /// Lets the module that stands in for the layer `name` make the stream, where there is one.
+    pub(crate) fn replaced(&mut self, cx: &Forward, name: &str) -> Result<bool> {
+        if cx.replacement(name).is_none() {
+            return Ok(false);
         }
         self.flush()?;
-        let out = cx.scratch(&[rows.len(), self.x.shape()[1]])?;
-        elementwise::gather_rows(&self.x, rows, &out)?;
-        Ok(Residual::new(out))
+        if let Some(out) = cx.replaced(name, &self.x)? {
+            self.x = out;
+        }
+        Ok(true)
+    }
+
+    /// Keeps the stream as it is now, where that is asked for.
+    pub(crate) fn keep(&mut self, cx: &Forward) -> Result<()> {
+        if !cx.keeps_hidden_states() {
+            return Ok(());
+        }
+        self.flush()?;
+        cx.keep_hidden_state(&self.x)
+    }
+
+    /// The rows that get logits, normalised. Where the normalised stream is kept, it is made of every token.
+    pub(crate) fn output_rows(mut self, cx: &Forward, by: &RmsNorm) -> Result<Tensor> {
+        let rows = cx.step.output_rows();
+        let all = rows.iter().copied().eq(0..cx.tokens() as u32);
+        let gather = |x: &Tensor| -> Result<Tensor> {
+            let out = cx.scratch(&[rows.len(), x.shape()[1]])?;
+            elementwise::gather_rows(x, rows, &out)?;
+            Ok(out)
+        };
+        if cx.keeps_last_hidden_state() {
+            let h = self.norm(cx, by)?;
+            cx.keep_last_hidden_state(&h)?;
+            return if all || rows.is_empty() { Ok(h) } else { gather(&h) };
+        }
+        if all {
+            return self.norm(cx, by);
+        }
+        self.flush()?;
+        Residual::new(gather(&self.x)?).norm(cx, by)
     }
 
     fn flush(&mut self) -> Result<()> {
