@@ -31,6 +31,7 @@ fn reasoning_and_tool_formats_are_recognised() {
     let cohere = Some(ReasoningFormat::Tags { start: "<|START_THINKING|>", end: "<|END_THINKING|>" });
     let seed = Some(ReasoningFormat::Tags { start: "<seed:think>", end: "</seed:think>" });
     let hermes = Some(ToolCallFormat::Hermes);
+    let deep_seek = Some(ToolCallFormat::DeepSeek);
     let xml = Some(ToolCallFormat::Xml);
     let mistral = Some(ToolCallFormat::Mistral);
     let llama = Some(ToolCallFormat::Llama);
@@ -39,17 +40,26 @@ fn reasoning_and_tool_formats_are_recognised() {
         ("Qwen-Qwen3-0.6B", THINK, true, [false, false, false], hermes),
         ("Qwen-Qwen2.5-7B-Instruct", None, false, [false; 3], hermes),
         ("HuggingFaceTB-SmolLM3-3B", THINK, true, [false, false, false], None),
-        ("llama-cpp-deepseek-r1", THINK, false, [true, true, true], None),
-        ("deepseek-ai-DeepSeek-V3.1", THINK, true, [false, true, false], None),
+        ("llama-cpp-deepseek-r1", THINK, false, [true, true, true], deep_seek),
+        ("deepseek-ai-DeepSeek-V3.1", THINK, true, [false, true, false], deep_seek),
         ("GLM-4.6", THINK, true, [false, false, false], Some(ToolCallFormat::ArgumentTags)),
-        ("ByteDance-Seed-OSS", seed, false, [false; 3], xml),
-        ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", cohere, true, [false; 3], None),
+        ("ByteDance-Seed-OSS", seed, false, [false; 3], Some(ToolCallFormat::Seed)),
+        (
+            "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+            cohere,
+            true,
+            [false; 3],
+            Some(ToolCallFormat::Cohere),
+        ),
         ("openai-gpt-oss-120b", channels, false, [false; 3], Some(ToolCallFormat::Channels)),
         ("mistralai-Mistral-Nemo-Instruct-2407", None, false, [false; 3], mistral),
         ("Mistral-Small-3.2-24B-Instruct-2506", None, false, [false; 3], mistral),
         ("meta-llama-Llama-3.1-8B-Instruct", None, false, [false; 3], llama),
         ("meta-llama-Llama-3.2-3B-Instruct", None, false, [false; 3], llama),
         ("google-gemma-2-2b-it", None, false, [false; 3], None),
+        ("Kimi-K2-Instruct", None, false, [false; 3], Some(ToolCallFormat::Kimi)),
+        ("LFM2-8B-A1B", None, false, [false; 3], Some(ToolCallFormat::Lfm)),
+        ("ibm-granite-granite-3.3-2B-Instruct", THINK, true, [false; 3], Some(ToolCallFormat::Granite)),
     ] {
         let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         let template = ChatTemplate::named(name, &source).unwrap();

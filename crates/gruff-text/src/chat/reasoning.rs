@@ -47,10 +47,13 @@ pub enum ReasoningFormat {
     },
     /// Messages in channels (gpt-oss): `<|channel|>analysis<|message|>…<|end|>`.
     Channels,
+    /// Messages to recipients: `<|start|>assistant to=self<|message|>…<|eom|>`.
+    Recipients,
 }
 
 /// The tags that models use, most particular first.
-const KNOWN: [ReasoningFormat; 11] = [
+const KNOWN: [ReasoningFormat; 12] = [
+    ReasoningFormat::Recipients,
     ReasoningFormat::Channels,
     ReasoningFormat::Tags { start: "<|channel>thought", end: "<channel|>" },
     ReasoningFormat::Tags { start: "<|START_THINKING|>", end: "<|END_THINKING|>" },
@@ -68,8 +71,17 @@ impl ReasoningFormat {
     fn in_text(text: &str) -> Option<ReasoningFormat> {
         KNOWN.into_iter().find(|format| match format {
             ReasoningFormat::Channels => text.contains("<|channel|>") && text.contains("analysis"),
+            ReasoningFormat::Recipients => text.contains(" to=self<|message|>"),
             ReasoningFormat::Tags { start, end } => text.contains(start) && text.contains(end),
         })
+    }
+
+    /// Whether a special token is one of its marks.
+    pub(super) fn uses(self, token: &str) -> bool {
+        match self {
+            ReasoningFormat::Tags { start, end } => start.contains(token) || end.contains(token),
+            ReasoningFormat::Channels | ReasoningFormat::Recipients => channels::uses(token),
+        }
     }
 
     /// Whether a prompt ends inside reasoning, because the template began it (`<think>\n`).
@@ -77,6 +89,7 @@ impl ReasoningFormat {
         match self {
             ReasoningFormat::Tags { start, .. } => prompt.trim_end().ends_with(start),
             ReasoningFormat::Channels => prompt.ends_with("<|channel|>analysis<|message|>"),
+            ReasoningFormat::Recipients => prompt.ends_with(" to=self<|message|>"),
         }
     }
 }
@@ -159,7 +172,7 @@ impl ReasoningParser {
             Some(format @ ReasoningFormat::Tags { start, end }) => {
                 Machine::Tags(Tags::new(start, end, format.is_opened_by(prompt)))
             }
-            Some(format @ ReasoningFormat::Channels) => {
+            Some(format @ (ReasoningFormat::Channels | ReasoningFormat::Recipients)) => {
                 Machine::Channels(Channels::new(format.is_opened_by(prompt)))
             }
         };
@@ -240,6 +253,8 @@ mod tests {
             ("", "<thin", "", "<thin"),
             ("", "<think>a</think", "a</think", ""),
             ("", "<think></think>b", "", "b"),
+            ("", "\n</think>\nb", "", "b"),
+            ("", "</thin", "", "</thin"),
             ("", "<think>a</think>b</think>c", "a", "b</think>c"),
             ("", "", "", ""),
         ] {

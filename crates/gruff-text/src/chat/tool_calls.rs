@@ -1,154 +1,90 @@
 //! Calls of tools in what a model says.
 
+mod detect;
+mod format;
 mod json;
+mod json_stream;
+mod literals;
+mod named;
+mod sink;
 mod xml;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::OutputEvent;
 use super::stream::{Found, find, take};
-use super::{ChatTemplate, ToolCall};
+use format::Syntax;
+pub use format::ToolCallFormat;
+use json::JsonCalls;
+use literals::LiteralCalls;
+use named::NamedCalls;
+use sink::{Sink, Status};
+use xml::XmlCalls;
 
-/// How a model writes its calls of tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ToolCallFormat {
-    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen 2.5 and 3).
-    Hermes,
-    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>` (Qwen3-Coder,
-    /// Qwen3.5), also without the outer tag or with another.
-    Xml,
-    /// `<tool_call>NAME<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` (GLM 4.5 and later).
-    ArgumentTags,
-    /// `[TOOL_CALLS]` and a JSON list, or a name and its arguments (Mistral).
-    Mistral,
-    /// `{"name": …, "parameters": {…}}` on a line of its own, perhaps after `<|python_tag|>` (Llama 3).
-    Llama,
-    /// `<|channel|>commentary to=functions.NAME<|message|>{…}<|call|>` (gpt-oss).
-    Channels,
-}
-
-impl ToolCallFormat {
-    /// The format of the model that a template belongs to.
-    pub fn of(template: &ChatTemplate) -> Option<ToolCallFormat> {
-        let source = template.source();
-        let has = |text: &str| source.contains(text);
-        if has("<|channel|>") && has("commentary") {
-            Some(ToolCallFormat::Channels)
-        } else if has("[TOOL_CALLS]") {
-            Some(ToolCallFormat::Mistral)
-        } else if has("<function=") && has("<parameter=") {
-            Some(ToolCallFormat::Xml)
-        } else if has("<arg_key>") {
-            Some(ToolCallFormat::ArgumentTags)
-        } else if has("<tool_call>") {
-            Some(ToolCallFormat::Hermes)
-        } else if has("<|start_header_id|>") && has("\"parameters\":") {
-            Some(ToolCallFormat::Llama)
-        } else {
-            None
-        }
-    }
-
-    /// What may begin a call.
-    fn starts(self) -> &'static [&'static str] {
-        match self {
-            ToolCallFormat::Hermes | ToolCallFormat::ArgumentTags => &["<tool_call>"],
-            ToolCallFormat::Xml => &["<tool_call>", "<seed:tool_call>", "<function="],
-            ToolCallFormat::Mistral => &["[TOOL_CALLS]"],
-            ToolCallFormat::Llama => &["<|python_tag|>", "{\"name\"", "{ \"name\"", "{\"type\"", "{\n"],
-            ToolCallFormat::Channels => &["<|start|>", "<|channel|>"],
-        }
-    }
-
-    /// What may follow a call and belongs to it, once or more often.
-    fn ends(self) -> &'static [&'static str] {
-        match self {
-            ToolCallFormat::Hermes | ToolCallFormat::ArgumentTags => &["</tool_call>"],
-            ToolCallFormat::Xml => &["</tool_call>", "</seed:tool_call>", "</function>", "</parameter>"],
-            ToolCallFormat::Mistral => &[],
-            ToolCallFormat::Llama => &[";", "<|eom_id|>", "<|eot_id|>"],
-            ToolCallFormat::Channels => &["<|call|>", "<|end|>"],
-        }
-    }
-}
-
-/// A piece of an answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AnswerPiece {
-    /// Text for the reader.
-    Content(String),
-    /// A call, whole.
-    Call(ToolCall),
-}
-
-/// What the text at a possible start turns out to be.
-enum Taken {
-    /// Calls, written in that many bytes.
-    Calls(Vec<ToolCall>, usize),
-    /// The text so far does not tell.
-    More,
-    /// Not a call.
-    Text,
-}
-
-/// Tells calls of tools from text, in an answer that arrives piece by piece. Feed it the content
-/// that a [`super::ReasoningParser`] gives.
+/// Tells calls of tools from text, in an answer that arrives piece by piece. It is fed the content
+/// that a [`super::ReasoningParser`] gives; [`super::OutputParser`] does both.
 ///
 /// Text before, between and after calls is kept. What looks like a call but cannot be read as one
-/// is content, so nothing is lost. White space next to a call is left out.
-///
-/// ```
-/// use gruff_text::chat::{AnswerPiece, ToolCallFormat, ToolCallParser};
-///
-/// let mut parser = ToolCallParser::new(ToolCallFormat::Hermes, &[]);
-/// let mut pieces = parser.feed("Looking.\n<tool_call>\n{\"name\": \"f\", \"argum");
-/// pieces.extend(parser.feed("ents\": {\"x\": 1}}\n</tool_call>"));
-/// pieces.extend(parser.finish());
-/// let AnswerPiece::Call(call) = &pieces[1] else { panic!() };
-/// assert_eq!((call.name.as_str(), call.arguments["x"].as_i64()), ("f", Some(1)));
-/// ```
+/// is content, so nothing is lost; where that shows only when arguments have been passed on already, they are
+/// completed and the rest is content. White space next to a call is left out.
 #[derive(Debug, Clone)]
-pub struct ToolCallParser {
+pub(super) struct ToolCallParser {
     format: ToolCallFormat,
-    tools: Vec<Value>,
+    tools: Arc<[Value]>,
     pending: String,
+    reader: Option<Reader>,
+    /// White space before what may be a call.
+    space: String,
+    calls: usize,
     /// A call has just ended: white space and its closing tags are skipped.
     after_call: bool,
     /// Nothing but white space has been said in this line.
     line_begins: bool,
 }
 
+#[derive(Debug, Clone)]
+enum Reader {
+    Json(JsonCalls),
+    Named(NamedCalls),
+    Xml(XmlCalls),
+    Literal(LiteralCalls),
+}
+
 impl ToolCallParser {
     /// A parser for calls of `tools`, given as to the template. Their schemas tell the types of
     /// arguments that come as plain text; unknown ones stay text.
-    pub fn new(format: ToolCallFormat, tools: &[Value]) -> ToolCallParser {
+    pub(super) fn new(format: ToolCallFormat, tools: &[Value]) -> ToolCallParser {
         ToolCallParser {
             format,
-            tools: tools.to_vec(),
+            tools: tools.into(),
             pending: String::new(),
+            reader: None,
+            space: String::new(),
+            calls: 0,
             after_call: false,
             line_begins: true,
         }
     }
 
     /// Takes more text and gives what is certain by now.
-    pub fn feed(&mut self, text: &str) -> Vec<AnswerPiece> {
+    pub(super) fn feed(&mut self, text: &str, out: &mut Vec<OutputEvent>) {
         self.pending.push_str(text);
-        let mut out = Vec::new();
-        while self.step(&mut out, false) {}
-        out
+        while self.step(out, false) {}
     }
 
     /// Gives what was held back, when the text is at its end.
-    pub fn finish(&mut self) -> Vec<AnswerPiece> {
-        let mut out = Vec::new();
-        while self.step(&mut out, true) {}
+    pub(super) fn finish(&mut self, out: &mut Vec<OutputEvent>) {
+        while self.step(out, true) {}
         let rest = std::mem::take(&mut self.pending);
-        self.say(&mut out, rest);
-        out
+        self.say(out, rest);
     }
 
-    fn step(&mut self, out: &mut Vec<AnswerPiece>, last: bool) -> bool {
+    fn step(&mut self, out: &mut Vec<OutputEvent>, last: bool) -> bool {
+        if self.reader.is_some() {
+            return self.read(out, last);
+        }
         if self.after_call && !self.skip_end(last) {
             return false;
         }
@@ -175,41 +111,65 @@ impl ToolCallParser {
         }
         let body = self.pending.get(at..).unwrap_or_default();
         let space = self.pending.get(..at).unwrap_or_default();
-        let possible = self.format != ToolCallFormat::Llama
-            || body.starts_with("<|python_tag|>")
-            || self.line_begins
-            || space.contains('\n');
-        let taken = match possible {
-            true => self.take_call(body, last),
-            false => Taken::Text,
+        let stands_alone = self.format == ToolCallFormat::Llama && !body.starts_with('<');
+        if stands_alone && !self.line_begins && !space.contains('\n') {
+            self.not_a_call(at, out);
+            return true;
+        }
+        let Some(syntax) = self.format.syntax(body) else {
+            if last {
+                self.not_a_call(at, out);
+            }
+            return last;
         };
-        match taken {
-            Taken::More => false,
-            Taken::Calls(calls, len) => {
-                take(&mut self.pending, at + len);
-                out.extend(calls.into_iter().map(AnswerPiece::Call));
+        self.space = take(&mut self.pending, at);
+        self.reader = Some(match syntax {
+            Syntax::Json(syntax) => Reader::Json(JsonCalls::new(syntax)),
+            Syntax::Named(syntax) => Reader::Named(NamedCalls::new(syntax)),
+            Syntax::Xml(syntax) => Reader::Xml(XmlCalls::new(syntax)),
+            Syntax::Literal(syntax) => Reader::Literal(LiteralCalls::new(syntax)),
+        });
+        true
+    }
+
+    /// Goes on reading a call; false while more text is needed.
+    fn read(&mut self, out: &mut Vec<OutputEvent>, last: bool) -> bool {
+        let Some(reader) = &mut self.reader else { return false };
+        let (pending, tools) = (&mut self.pending, &*self.tools);
+        // Bare JSON must name a tool: any other is an answer.
+        let bare = self.format == ToolCallFormat::Llama && !pending.starts_with('<');
+        let known = |name: &str| !bare || tools.is_empty() || tools.iter().any(|tool| names(tool, name));
+        let mut sink = Sink { out, calls: &mut self.calls };
+        let status = match reader {
+            Reader::Json(calls) => calls.read(pending, last, known, &mut sink),
+            Reader::Named(calls) => calls.read(pending, last, &mut sink),
+            Reader::Xml(calls) => calls.read(pending, last, tools, &mut sink),
+            Reader::Literal(calls) => calls.read(pending, last, &mut sink),
+        };
+        match status {
+            Status::More => false,
+            Status::Done => {
+                self.reader = None;
+                self.space.clear();
                 (self.after_call, self.line_begins) = (true, true);
                 true
             }
-            Taken::Text => {
-                // One character of what is no call goes through; the rest is looked at again.
-                let width = body.chars().next().map_or(0, char::len_utf8);
-                let text = take(&mut self.pending, at + width);
-                self.say(out, text);
+            Status::Text => {
+                self.reader = None;
+                let space = std::mem::take(&mut self.space);
+                let at = space.len();
+                self.pending.insert_str(0, &space);
+                self.not_a_call(at, out);
                 true
             }
         }
     }
 
-    fn take_call(&self, body: &str, last: bool) -> Taken {
-        match self.format {
-            ToolCallFormat::Hermes => json::tagged(body, "<tool_call>", "</tool_call>", last),
-            ToolCallFormat::Mistral => json::mistral(body, last),
-            ToolCallFormat::Llama => json::bare(body, &self.tools, last),
-            ToolCallFormat::Channels => json::channel(body, last),
-            ToolCallFormat::Xml => xml::functions(body, &self.tools, last),
-            ToolCallFormat::ArgumentTags => xml::argument_tags(body, &self.tools, last),
-        }
+    /// One character of what is no call goes through; the rest is looked at again.
+    fn not_a_call(&mut self, at: usize, out: &mut Vec<OutputEvent>) {
+        let width = self.pending.get(at..).and_then(|body| body.chars().next()).map_or(0, char::len_utf8);
+        let text = take(&mut self.pending, at + width);
+        self.say(out, text);
     }
 
     /// Skips white space and closing tags; false while one may still be coming.
@@ -231,17 +191,29 @@ impl ToolCallParser {
         }
     }
 
-    fn say(&mut self, out: &mut Vec<AnswerPiece>, text: String) {
+    fn say(&mut self, out: &mut Vec<OutputEvent>, text: String) {
         if text.is_empty() {
             return;
         }
         let line = text.rsplit('\n').next().unwrap_or_default();
         self.line_begins = line.trim().is_empty() && (text.contains('\n') || self.line_begins);
         match out.last_mut() {
-            Some(AnswerPiece::Content(last)) => last.push_str(&text),
-            _ => out.push(AnswerPiece::Content(text)),
+            Some(OutputEvent::Content(last)) => last.push_str(&text),
+            _ => out.push(OutputEvent::Content(text)),
         }
     }
+}
+
+impl ToolCallFormat {
+    /// Whether a special token is a part of how this format frames calls, so that its text has to reach the parser.
+    pub(super) fn uses(self, token: &str) -> bool {
+        self.marks().iter().any(|mark| mark.contains(token))
+    }
+}
+
+/// Whether a tool has that name.
+fn names(tool: &Value, name: &str) -> bool {
+    tool.get("function").unwrap_or(tool).get("name").and_then(Value::as_str) == Some(name)
 }
 
 #[cfg(test)]

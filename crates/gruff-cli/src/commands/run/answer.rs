@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use gruff::floors::text::Detokenizer;
-use gruff::floors::text::chat::{Piece, ReasoningFormat, ReasoningParser};
+use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser};
 use gruff::{FinishReason, Streamed, Usage};
 
 use super::Runner;
@@ -60,58 +60,63 @@ impl Runner {
 struct Reader<'a> {
     runner: &'a Runner,
     detokenizer: Detokenizer,
-    parser: ReasoningParser,
+    parser: OutputParser,
+    format: OutputFormat,
     text: String,
     reasoning: String,
 }
 
 impl<'a> Reader<'a> {
     fn new(runner: &'a Runner, prompt: &str) -> Self {
-        let tokenizer = runner.tokenizer.tokenizer();
-        let is_control = |tag: &str| tokenizer.token_to_id(tag).is_some_and(|id| tokenizer.is_control(id));
-        // Marks of reasoning must reach the parser, also where they are special tokens.
-        let keep_special = match runner.reasoning {
-            None => false,
-            Some(ReasoningFormat::Tags { start, .. }) => is_control(start),
-            Some(_) => true,
-        };
-        let mut detokenizer = runner.tokenizer.detokenizer(!keep_special);
+        let mut detokenizer = runner.tokenizer.detokenizer(false);
         if runner.raw {
             detokenizer = detokenizer.continuing();
         }
-        let parser = ReasoningParser::new(runner.reasoning, prompt);
-        Self { runner, detokenizer, parser, text: String::new(), reasoning: String::new() }
+        // No tools are given, so what looks like a call of one is text.
+        let format = OutputFormat { reasoning: runner.reasoning, tool_calls: None };
+        let parser = OutputParser::new(format.reasoning, format.tool_calls, prompt, &[]);
+        Self { runner, detokenizer, parser, format, text: String::new(), reasoning: String::new() }
     }
 
     fn token(&mut self, id: u32, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
         if self.runner.model.end_tokens().contains(&id) {
             return on_part(Part::Waiting);
         }
-        let pieces = self.parser.feed(self.detokenizer.push(id));
-        self.show(pieces, on_part)
+        // Marks of reasoning must reach the parser, also where they are special tokens; other ones are left out.
+        let tokenizer = self.runner.tokenizer.tokenizer();
+        if tokenizer.is_control(id)
+            && !tokenizer.id_to_token(id).is_some_and(|token| self.format.uses(&token))
+        {
+            return on_part(Part::Waiting);
+        }
+        let events = self.parser.feed(self.detokenizer.push(id));
+        self.show(events, on_part)
     }
 
     fn finish(&mut self, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
-        let mut pieces = self.parser.feed(self.detokenizer.finish());
-        pieces.extend(self.parser.finish());
-        self.show(pieces, on_part)
+        let mut events = self.parser.feed(self.detokenizer.finish());
+        events.extend(self.parser.finish());
+        self.show(events, on_part)
     }
 
     fn show(
         &mut self,
-        pieces: Vec<Piece>,
+        events: Vec<OutputEvent>,
         on_part: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for piece in &pieces {
-            match piece {
-                Piece::Reasoning(text) => {
+        for event in &events {
+            match event {
+                OutputEvent::Reasoning(text) => {
                     self.reasoning.push_str(text);
                     on_part(Part::Reasoning(text))?;
                 }
-                Piece::Content(text) => {
+                OutputEvent::Content(text) => {
                     self.text.push_str(text);
                     on_part(Part::Text(text))?;
                 }
+                OutputEvent::CallStart { .. }
+                | OutputEvent::CallArguments { .. }
+                | OutputEvent::CallEnd { .. } => {}
             }
         }
         on_part(Part::Waiting)

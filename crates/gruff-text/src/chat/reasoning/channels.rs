@@ -1,13 +1,20 @@
 //! gpt-oss' messages in channels: `<|channel|>NAME<|message|>TEXT<|end|>`, one after the other.
-//! `analysis` is reasoning. A message to a tool (`to=functions.NAME`) is passed on as it stands,
-//! for the tool-call parser.
+//! `analysis` is reasoning, and so is a message to the model itself (`to=self`). A message to a function
+//! (`to=functions.NAME`) is passed on as it stands, for the tool-call parser. A prompt that ends with
+//! `<|start|>assistant` leaves the rest of a header to the model.
 
 use super::{Piece, push};
 use crate::chat::stream::{Found, find, take};
 
 const MESSAGE: &str = "<|message|>";
-const STARTS: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", MESSAGE];
-const ENDS: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"];
+const STARTS: [&str; 5] = ["<|start|>", "<|channel|>", "<|constrain|>", MESSAGE, " to="];
+const ENDS: [&str; 7] =
+    ["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>", "<|start|>", "<|channel|>"];
+
+/// Whether a special token frames messages.
+pub(super) fn uses(token: &str) -> bool {
+    STARTS.contains(&token) || ENDS.contains(&token)
+}
 
 /// No header is longer; what is, is text.
 const MAX_HEADER: usize = 400;
@@ -70,10 +77,10 @@ impl Channels {
         };
         let header = take(&mut self.pending, end + MESSAGE.len());
         let channel = header.split_once("<|channel|>").map_or("", |(_, name)| name);
-        self.state = if header.contains(" to=") {
+        self.state = if header.contains(" to=functions.") {
             push(out, false, header);
             State::Tool
-        } else if channel.starts_with("analysis") {
+        } else if channel.starts_with("analysis") || header.contains(" to=self") {
             State::Reasoning
         } else {
             State::Content

@@ -68,7 +68,16 @@ impl Tags {
             self.state = State::Opened { again: false };
             return true;
         }
-        if self.start.starts_with(trimmed) {
+        // Where nothing was opened, closing it says that there is no reasoning.
+        if self.state == State::Begin
+            && let Some(rest) = trimmed.strip_prefix(self.end)
+        {
+            self.pending = rest.to_owned();
+            self.state = State::Closed;
+            return true;
+        }
+        let ends = self.state == State::Begin && self.end.starts_with(trimmed);
+        if ends || self.start.starts_with(trimmed) {
             return false;
         }
         self.state = otherwise;

@@ -1,213 +1,306 @@
-//! Calls written as JSON.
+//! Calls that are JSON objects with a name and arguments, alone or in a list.
 
-use serde_json::{Deserializer, Map, Value};
+use serde_json::Value;
 
-use super::Taken;
-use crate::chat::ToolCall;
+use super::json_stream::{JsonStream, Progress};
+use super::sink::{Head, Sink, Status};
+use crate::chat::stream::take;
 
-/// What comes first in a text, as JSON.
-enum First {
-    /// A value, in that many bytes.
-    Value(Value, usize),
-    /// The beginning of one.
-    Incomplete,
-    Invalid,
+/// How a format frames its JSON.
+#[derive(Debug)]
+pub(super) struct JsonSyntax {
+    /// What begins calls; JSON follows. Empty for JSON that stands for itself.
+    pub(super) open: &'static str,
+    /// What ends them; empty where nothing does.
+    pub(super) close: &'static str,
 }
 
-fn first(text: &str) -> First {
-    let mut values = Deserializer::from_str(text).into_iter::<Value>();
-    match values.next() {
-        Some(Ok(value)) => First::Value(value, values.byte_offset()),
-        Some(Err(error)) if error.is_eof() => First::Incomplete,
-        None => First::Incomplete,
-        Some(Err(_)) => First::Invalid,
+/// No name and id before the arguments take more.
+const MAX_HEAD: usize = 16 << 10;
+
+/// Reads calls from where their opening tag begins.
+#[derive(Debug, Clone)]
+pub(super) struct JsonCalls {
+    syntax: &'static JsonSyntax,
+    state: State,
+    /// Whether a list has been opened.
+    list: bool,
+    /// Whether a call has been put out.
+    any: bool,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Head,
+    /// Inside arguments that are passed on, in so many objects.
+    Arguments(JsonStream, usize),
+    /// Behind a call, in so many objects.
+    Tail(usize),
+}
+
+/// The beginning of a call, up to its arguments.
+struct Call {
+    id: String,
+    name: String,
+    /// The bytes up to the arguments, or up to the end of the call where they are known.
+    len: usize,
+    arguments: Option<String>,
+    /// Objects that are open.
+    objects: usize,
+}
+
+impl JsonCalls {
+    pub(super) fn new(syntax: &'static JsonSyntax) -> JsonCalls {
+        JsonCalls { syntax, state: State::Head, list: false, any: false }
+    }
+
+    /// Goes on reading. `known` tells whether there is a tool of a name.
+    pub(super) fn read(
+        &mut self,
+        pending: &mut String,
+        last: bool,
+        known: impl Fn(&str) -> bool,
+        sink: &mut Sink<'_>,
+    ) -> Status {
+        loop {
+            match &mut self.state {
+                State::Head => match self.head(pending) {
+                    Head::Found(call) if known(&call.name) => {
+                        take(pending, call.len);
+                        self.any = true;
+                        match call.arguments {
+                            Some(arguments) => {
+                                sink.whole(&call.id, &call.name, &arguments);
+                                self.state = State::Tail(call.objects);
+                            }
+                            None => {
+                                sink.start(&call.id, &call.name);
+                                self.state = State::Arguments(JsonStream::default(), call.objects);
+                            }
+                        }
+                    }
+                    Head::More if !last && pending.len() <= MAX_HEAD => return Status::More,
+                    _ if self.any => return Status::Done,
+                    _ => return Status::Text,
+                },
+                State::Arguments(stream, objects) => {
+                    let objects = *objects;
+                    let Some(()) = pass(stream, pending, last, sink) else { return Status::More };
+                    sink.end();
+                    self.state = State::Tail(objects);
+                }
+                State::Tail(objects) => {
+                    let mut objects = *objects;
+                    let status = self.tail(&mut objects, pending, last);
+                    match status {
+                        Some(status) => {
+                            self.state = State::Tail(objects);
+                            return status;
+                        }
+                        None => self.state = State::Head,
+                    }
+                }
+            }
+        }
+    }
+
+    fn head(&mut self, pending: &str) -> Head<Call> {
+        let opened =
+            if self.any { pending } else { pending.get(self.syntax.open.len()..).unwrap_or_default() };
+        let mut body = opened.trim_start();
+        if !self.any
+            && let Some(inside) = body.strip_prefix('[')
+        {
+            self.list = true;
+            body = inside.trim_start();
+        }
+        match body.chars().next() {
+            None => Head::More,
+            Some('{') => match call(body) {
+                Head::Found(mut call) => {
+                    call.len += pending.len() - body.len();
+                    Head::Found(call)
+                }
+                other => other,
+            },
+            Some(_) => Head::Text,
+        }
+    }
+
+    /// Takes away what closes a call; `None` where another one follows.
+    fn tail(&self, objects: &mut usize, pending: &mut String, last: bool) -> Option<Status> {
+        let framed = !self.syntax.close.is_empty();
+        loop {
+            let rest = pending.trim_start();
+            let space = pending.len() - rest.len();
+            let skip = |pending: &mut String, len: usize| drop(take(pending, space + len));
+            match rest.chars().next() {
+                None if last => return Some(Status::Done),
+                None if framed || *objects > 0 || self.list => return Some(Status::More),
+                None => return Some(Status::Done),
+                Some('}') if framed || *objects > 0 => {
+                    *objects = objects.saturating_sub(1);
+                    skip(pending, 1);
+                }
+                Some(',') => {
+                    let after = rest.get(1..).unwrap_or_default().trim_start();
+                    let len = rest.len() - after.len();
+                    match after.chars().next() {
+                        None if !last => return Some(Status::More),
+                        Some('{') if self.list || framed => {
+                            skip(pending, len);
+                            return None;
+                        }
+                        Some('"') if *objects > 0 => match member(after) {
+                            Head::Found((_, value, used)) => match value {
+                                Head::Found((_, value)) => skip(pending, len + used + value),
+                                Head::More if !last => return Some(Status::More),
+                                _ => return Some(Status::Done),
+                            },
+                            Head::More if !last => return Some(Status::More),
+                            _ => return Some(Status::Done),
+                        },
+                        _ => return Some(Status::Done),
+                    }
+                }
+                Some(']') if self.list => {
+                    skip(pending, 1);
+                    if !framed {
+                        return Some(Status::Done);
+                    }
+                }
+                Some('{') if framed => {
+                    skip(pending, 0);
+                    return None;
+                }
+                Some(_) if framed && rest.starts_with(self.syntax.close) => {
+                    skip(pending, self.syntax.close.len());
+                    return Some(Status::Done);
+                }
+                Some(_) if framed && !last && self.syntax.close.starts_with(rest) => {
+                    return Some(Status::More);
+                }
+                Some(_) => return Some(Status::Done),
+            }
+        }
     }
 }
 
-/// [`first`], then again with the mistakes that models make put right: line breaks in strings,
-/// and closing braces left out.
-fn first_lenient(text: &str, end: &str, last: bool) -> First {
-    match first(text) {
-        found @ First::Value(..) => return found,
-        First::Invalid if end.is_empty() => return First::Invalid,
-        First::Incomplete | First::Invalid => {}
-    }
-    let closed = match last {
-        false => find_outside_strings(text, end),
-        true => find_outside_strings(text, end).or_else(|| text.find(end)),
+/// Passes arguments on; `None` while they are not at their end.
+pub(super) fn pass(
+    stream: &mut JsonStream,
+    pending: &mut String,
+    last: bool,
+    sink: &mut Sink<'_>,
+) -> Option<()> {
+    let mut out = String::new();
+    let progress = stream.feed(pending, &mut out);
+    let used = match progress {
+        Progress::More => pending.len(),
+        Progress::Done(at) | Progress::Fault(at) => at,
     };
-    let body = match closed.filter(|_| !end.is_empty()) {
-        Some(at) => text.get(..at).unwrap_or_default(),
-        None if last => text,
-        None => return First::Incomplete,
+    take(pending, used);
+    let ended = last || progress != Progress::More;
+    if ended {
+        stream.close(&mut out);
+    }
+    sink.arguments(&out);
+    ended.then_some(())
+}
+
+/// A value that is at hand as a whole: valid JSON for it, and its length.
+fn value(text: &str) -> Head<(String, usize)> {
+    let (mut stream, mut out) = (JsonStream::default(), String::new());
+    match stream.feed(text, &mut out) {
+        Progress::Done(at) => Head::Found((out, at)),
+        Progress::More => Head::More,
+        Progress::Fault(_) => Head::Text,
+    }
+}
+
+/// A key with its colon: the key, what is known of the value behind it, and where that begins.
+#[allow(clippy::type_complexity)]
+fn member(text: &str) -> Head<(String, Head<(String, usize)>, usize)> {
+    let (key, len) = match value(text) {
+        Head::Found(found) => found,
+        Head::More => return Head::More,
+        Head::Text => return Head::Text,
     };
-    let mut fixed = escape_controls(body.trim());
-    for closing in ["", "}", "}}", "]", "}]", "}}]"] {
-        fixed.push_str(closing);
-        if let First::Value(value, _) = first(&fixed) {
-            return First::Value(value, body.len());
-        }
-        fixed.truncate(fixed.len() - closing.len());
-    }
-    First::Invalid
+    let Ok(key) = serde_json::from_str::<String>(&key) else { return Head::Text };
+    let rest = text.get(len..).unwrap_or_default().trim_start();
+    let Some(after) = rest.strip_prefix(':') else {
+        return if rest.is_empty() { Head::More } else { Head::Text };
+    };
+    let after = after.trim_start();
+    Head::Found((key, value(after), text.len() - after.len()))
 }
 
-/// The first `end` that is not inside a JSON string.
-fn find_outside_strings(text: &str, end: &str) -> Option<usize> {
-    let (mut inside, mut escaped) = (false, false);
-    for (at, c) in text.char_indices() {
-        if !inside && text.get(at..)?.starts_with(end) {
-            return Some(at);
+/// Reads an object up to its arguments.
+fn call(text: &str) -> Head<Call> {
+    let mut found = Call { id: String::new(), name: String::new(), len: 1, arguments: None, objects: 1 };
+    loop {
+        let rest = text.get(found.len..).unwrap_or_default();
+        let trimmed = rest.trim_start_matches([' ', '\n', '\r', '\t', ',']);
+        found.len += rest.len() - trimmed.len();
+        match trimmed.chars().next() {
+            None => return Head::More,
+            Some('}') => {
+                found.len += 1;
+                found.objects -= 1;
+                if found.objects > 0 && found.name.is_empty() {
+                    continue;
+                }
+                if found.name.is_empty() {
+                    return Head::Text;
+                }
+                found.arguments.get_or_insert_with(|| "{}".to_owned());
+                return Head::Found(found);
+            }
+            Some('"') => {}
+            Some(_) => return Head::Text,
         }
-        if c == '"' && !escaped {
-            inside = !inside;
+        let (key, content, at) = match member(trimmed) {
+            Head::Found(member) => member,
+            Head::More => return Head::More,
+            Head::Text => return Head::Text,
+        };
+        let begins = trimmed.get(at..).unwrap_or_default();
+        match key.as_str() {
+            "function" if begins.starts_with('{') && found.objects == 1 => {
+                found.objects += 1;
+                found.len += at + 1;
+                continue;
+            }
+            "arguments" | "parameters" if begins.starts_with('{') && !found.name.is_empty() => {
+                found.len += at;
+                return Head::Found(found);
+            }
+            _ => {}
         }
-        escaped = c == '\\' && !escaped;
+        let (content, len) = match content {
+            Head::Found(content) => content,
+            Head::More => return Head::More,
+            Head::Text => return Head::Text,
+        };
+        found.len += at + len;
+        let text = || serde_json::from_str::<String>(&content).ok();
+        match key.as_str() {
+            "name" | "tool_name" | "function" => found.name = text().unwrap_or_default(),
+            "id" | "tool_call_id" => found.id = text().unwrap_or_default(),
+            "arguments" | "parameters" => found.arguments = Some(arguments(content)),
+            _ => {}
+        }
     }
-    None
 }
 
-/// Line breaks and tabs inside strings as JSON writes them.
-fn escape_controls(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let (mut inside, mut escaped) = (false, false);
-    for c in text.chars() {
-        match c {
-            '\n' if inside => out.push_str("\\n"),
-            '\r' if inside => out.push_str("\\r"),
-            '\t' if inside => out.push_str("\\t"),
-            c => out.push(c),
-        }
-        if c == '"' && !escaped {
-            inside = !inside;
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    out
-}
-
-/// A call, or a list of them, by `name` and `arguments` (or `parameters`).
-fn calls(value: &Value) -> Option<Vec<ToolCall>> {
-    match value {
-        Value::Array(items) if !items.is_empty() => items.iter().map(|item| calls(item)?.pop()).collect(),
-        Value::Object(map) => {
-            let function = map.get("function").and_then(Value::as_object).unwrap_or(map);
-            let arguments = function.get("arguments").or_else(|| function.get("parameters"));
-            Some(vec![ToolCall {
-                id: map.get("id").and_then(Value::as_str).unwrap_or_default().to_owned(),
-                name: function.get("name")?.as_str()?.to_owned(),
-                arguments: arguments_of(arguments),
-            }])
-        }
-        _ => None,
-    }
-}
-
-/// Arguments that came as a string of JSON are parsed.
-fn arguments_of(arguments: Option<&Value>) -> Value {
-    match arguments {
-        None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(Value::String(text)) => match serde_json::from_str(text) {
-            Ok(value @ Value::Object(_)) => value,
-            _ => Value::from(text.as_str()),
+/// Arguments that are a string of JSON are what it says; `null` is none.
+fn arguments(content: String) -> String {
+    match serde_json::from_str::<Value>(&content) {
+        Ok(Value::Null) => "{}".to_owned(),
+        Ok(Value::String(text)) => match serde_json::from_str::<Value>(&text) {
+            Ok(Value::Object(_)) => text.trim().to_owned(),
+            _ => content,
         },
-        Some(value) => value.clone(),
-    }
-}
-
-fn taken(found: First, before: usize) -> Taken {
-    match found {
-        First::Incomplete => Taken::More,
-        First::Invalid => Taken::Text,
-        First::Value(value, len) => match calls(&value) {
-            Some(calls) => Taken::Calls(calls, before + len),
-            None => Taken::Text,
-        },
-    }
-}
-
-/// `start` JSON `end`.
-pub(super) fn tagged(body: &str, start: &str, end: &str, last: bool) -> Taken {
-    let rest = body.get(start.len()..).unwrap_or_default();
-    taken(first_lenient(rest, end, last), start.len())
-}
-
-/// `[TOOL_CALLS]` and either a list, or `NAME[CALL_ID]ID[ARGS]{…}` where the parts in brackets
-/// may be missing.
-pub(super) fn mistral(body: &str, last: bool) -> Taken {
-    const START: &str = "[TOOL_CALLS]";
-    let rest = body.get(START.len()..).unwrap_or_default();
-    let space = rest.len() - rest.trim_start().len();
-    let rest = rest.trim_start();
-    if rest.starts_with(['[', '{']) {
-        return taken(first_lenient(rest, "", last), START.len() + space);
-    }
-    let Some(brace) = rest.find('{') else {
-        return if last { Taken::Text } else { Taken::More };
-    };
-    let header = rest.get(..brace).unwrap_or_default();
-    let header = header.trim_end().trim_end_matches("[ARGS]");
-    let (name, id) = header.split_once("[CALL_ID]").unwrap_or((header, ""));
-    if name.trim().is_empty() || name.contains(['\n', ' ']) {
-        return Taken::Text;
-    }
-    match first_lenient(rest.get(brace..).unwrap_or_default(), "", last) {
-        First::Incomplete => Taken::More,
-        First::Invalid => Taken::Text,
-        First::Value(arguments, len) => {
-            let call = ToolCall { id: id.trim().to_owned(), name: name.trim().to_owned(), arguments };
-            Taken::Calls(vec![call], START.len() + space + brace + len)
-        }
-    }
-}
-
-/// A JSON object that names a tool. Where tools are known it must be one of them: other JSON is an
-/// answer.
-pub(super) fn bare(body: &str, tools: &[Value], last: bool) -> Taken {
-    const TAG: &str = "<|python_tag|>";
-    let rest = body.strip_prefix(TAG).unwrap_or(body);
-    let tag = body.len() - rest.len();
-    let trimmed = rest.trim_start();
-    if tag > 0 && !trimmed.is_empty() && !trimmed.starts_with(['{', '[']) {
-        return Taken::Text;
-    }
-    match taken(first_lenient(trimmed, "", last), tag + rest.len() - trimmed.len()) {
-        Taken::Calls(calls, len) => {
-            let known = |call: &ToolCall| {
-                tools.is_empty()
-                    || tools.iter().any(|tool| {
-                        let function = tool.get("function").unwrap_or(tool);
-                        function.get("name").and_then(Value::as_str) == Some(call.name.as_str())
-                    })
-            };
-            if tag > 0 || calls.iter().all(known) { Taken::Calls(calls, len) } else { Taken::Text }
-        }
-        other => other,
-    }
-}
-
-/// A message of gpt-oss to a function.
-pub(super) fn channel(body: &str, last: bool) -> Taken {
-    const MESSAGE: &str = "<|message|>";
-    const MAX_HEADER: usize = 400;
-    let undecided = if last { Taken::Text } else { Taken::More };
-    let Some(at) = body.find(MESSAGE) else {
-        return if body.len() > MAX_HEADER { Taken::Text } else { undecided };
-    };
-    let header = body.get(..at).unwrap_or_default();
-    let Some((_, recipient)) = header.split_once(" to=") else {
-        return Taken::Text;
-    };
-    let end = recipient.find([' ', '<']).unwrap_or(recipient.len());
-    let name = recipient.get(..end).unwrap_or_default();
-    let name = name.strip_prefix("functions.").unwrap_or(name).to_owned();
-    let before = at + MESSAGE.len();
-    let rest = body.get(before..).unwrap_or_default();
-    match first_lenient(rest, "<|call|>", last) {
-        First::Incomplete => Taken::More,
-        First::Invalid => Taken::Text,
-        First::Value(arguments, len) => {
-            Taken::Calls(vec![ToolCall { id: String::new(), name, arguments }], before + len)
-        }
+        _ => content,
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::chat::ParsedOutput;
 
 /// Content and calls, each call as `name {arguments}`.
 fn parse<'a>(format: ToolCallFormat, parts: impl IntoIterator<Item = &'a str>) -> (String, Vec<String>) {
@@ -12,16 +13,14 @@ fn parse<'a>(format: ToolCallFormat, parts: impl IntoIterator<Item = &'a str>) -
         "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"type": "array"}, "b": {"type": "boolean"}}}}}),
     ];
     let mut parser = ToolCallParser::new(format, &tools);
-    let mut pieces: Vec<AnswerPiece> = parts.into_iter().flat_map(|part| parser.feed(part)).collect();
-    pieces.extend(parser.finish());
-    let (mut content, mut calls) = (String::new(), Vec::new());
-    for piece in pieces {
-        match piece {
-            AnswerPiece::Content(text) => content.push_str(&text),
-            AnswerPiece::Call(call) => calls.push(format!("{} {}", call.name, call.arguments)),
-        }
-    }
-    (content, calls)
+    let (mut events, mut parsed) = (Vec::new(), ParsedOutput::default());
+    parts.into_iter().for_each(|part| parser.feed(part, &mut events));
+    parser.finish(&mut events);
+    events.into_iter().for_each(|event| parsed.push(event));
+    let calls = parsed.tool_calls();
+    assert!(calls.iter().all(|call| call.arguments.is_object()), "{parsed:?}");
+    let calls = calls.iter().map(|call| format!("{} {}", call.name, call.arguments)).collect();
+    (parsed.content, calls)
 }
 
 const F: &str = r#"f {"n":1,"s":"x"}"#;
@@ -187,6 +186,159 @@ fn cases() -> Vec<(ToolCallFormat, &'static str, &'static str, Vec<&'static str>
             "",
             vec![F],
         ),
+        (
+            Channels,
+            "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"n\":1,\"s\":\"x\"}<|call|>",
+            "",
+            vec![F],
+        ),
+        (
+            Channels,
+            " to=functions.f<|channel|>commentary json<|message|>{\"n\":1,\"s\":\"x\"}<|call|>",
+            "",
+            vec![F],
+        ),
+        (
+            ToolCalls,
+            "A\n<tool_calls>[{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}, {\"name\": \"g\", \"arguments\": {}}]</tool_calls>\nB",
+            "AB",
+            vec![F, "g {}"],
+        ),
+        (
+            ToolCalls,
+            "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}\n{\"name\": \"g\", \"arguments\": {}}\n</tool_calls>",
+            "",
+            vec![F, "g {}"],
+        ),
+        (
+            Nemotron,
+            "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}, {\"name\": \"g\"}]</TOOLCALL>",
+            "",
+            vec![F, "g {}"],
+        ),
+        (Granite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}] Ok", "Ok", vec![F]),
+        (
+            GigaChat,
+            "A<|function_call|>{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}<|message_sep|>\n\n",
+            "A",
+            vec![F],
+        ),
+        (
+            GigaChat,
+            "A\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}<|message_sep|>\n\n",
+            "A",
+            vec![F],
+        ),
+        (
+            Cohere,
+            "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"n\":1,\"s\":\"x\"}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
+            "",
+            vec![F, "g {}"],
+        ),
+        (
+            CommandR,
+            "Action: ```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": {\"n\":1,\"s\":\"x\"}\n    }\n]```",
+            "",
+            vec![F],
+        ),
+        (
+            Functools,
+            "A functools[{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}, {\"name\": \"g\", \"arguments\": {}}]",
+            "A",
+            vec![F, "g {}"],
+        ),
+        (
+            Mistral,
+            "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}, \"id\": \"abc\"}, {\"name\": \"g\", \"arguments\": {}, \"id\": \"def\"}]",
+            "",
+            vec![F, "g {}"],
+        ),
+        (
+            Kimi,
+            "A<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"n\":1,\"s\":\"x\"}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>B",
+            "AB",
+            vec![F, "g {}"],
+        ),
+        (
+            DeepSeek,
+            "A<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"n\":1,\"s\":\"x\"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "A",
+            vec![F, "g {}"],
+        ),
+        (
+            DeepSeek,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"n\":1,\"s\":\"x\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "",
+            vec![F, "g {}"],
+        ),
+        (
+            Functionary,
+            "A<function=f>{\"n\":1,\"s\":\"x\"}</function><function=g>{}</function>",
+            "A",
+            vec![F, "g {}"],
+        ),
+        (
+            Seed,
+            "A\n\n<seed:tool_call>\n<function=f>\n<parameter=n>1</parameter>\n<parameter=l>[1, 'x']</parameter>\n</function>\n</seed:tool_call>",
+            "A",
+            vec![r#"f {"n":1,"l":[1,"x"]}"#],
+        ),
+        (
+            MiniMax,
+            "A\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"n\">1</parameter>\n<parameter name=\"s\">x</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+            "A",
+            vec![F, "g {}"],
+        ),
+        (
+            Dsml,
+            "A\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"z\" string=\"false\">[1]</｜DSML｜parameter>\n<｜DSML｜parameter name=\"s\" string=\"true\">x</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "A",
+            vec![r#"f {"z":[1],"s":"x"}"#, "g {}"],
+        ),
+        (
+            Atem,
+            "<atem:function_calls>\n<atem:invoke name=\"f\">\n<atem:parameter name=\"n\">1</atem:parameter>\n<atem:parameter name=\"s\">x</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+            "",
+            vec![F],
+        ),
+        (
+            Gemma,
+            "A<|tool_call>call:f{l:[1,<|\"|>}<tool_call|><|\"|>],s:<|\"|>x<|\"|>}<tool_call|><|tool_call>call:g{}<tool_call|>B",
+            "AB",
+            vec![r#"f {"l":[1,"}<tool_call|>"],"s":"x"}"#, "g {}"],
+        ),
+        (
+            Lfm,
+            "<|tool_call_start|>[f(n=1, s=\"x\"), g()]<|tool_call_end|>Looking.",
+            "Looking.",
+            vec![F, "g {}"],
+        ),
+        (
+            Lfm,
+            "<|tool_call_start|>[f(n=1, s=\"x<|tool_call_end|>",
+            "<|tool_call_start|>[f(n=1, s=\"x<|tool_call_end|>",
+            vec![],
+        ),
+        (Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1, \"s\": \"x", "", vec![F]),
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1 rest</tool_call>",
+            "rest</tool_call>",
+            vec![r#"f {"n":1}"#],
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"arguments\": {\"n\":1,\"s\":\"x\"}, \"name\": \"f\"}</tool_call>",
+            "",
+            vec![F],
+        ),
+        (
+            Hermes,
+            "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"n\":1,\"s\":\"x\"}}}</tool_call>",
+            "",
+            vec![F],
+        ),
+        (Xml, "<tool_call>\n<function=f>\n<parameter=s>\ncut o", "", vec![r#"f {"s":"cut o"}"#]),
         (Channels, "text", "text", vec![]),
     ]
 }
@@ -231,6 +383,14 @@ fn text() -> impl Strategy<Value = String> {
         Just("{\"name\":".to_owned()),
         Just("<arg_key>".to_owned()),
         Just("<|python_tag|>".to_owned()),
+        Just("<|tool_call>call:f{".to_owned()),
+        Just("<tool_call|>".to_owned()),
+        Just("<|tool_call_start|>[f(".to_owned()),
+        Just("<tool_calls>[".to_owned()),
+        Just("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{".to_owned()),
+        Just("<invoke name=\"f\">".to_owned()),
+        Just("<parameter name=\"s\">".to_owned()),
+        Just("<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{".to_owned()),
         Just("<|channel|>commentary to=functions.f<|message|>".to_owned()),
         Just("\n".to_owned()),
         "[a-b{}\"<>\\[ \u{e9}]{0,4}",
@@ -243,8 +403,7 @@ proptest! {
 
     #[test]
     fn any_text_returns(text in text()) {
-        use ToolCallFormat::*;
-        for format in [Hermes, Xml, ArgumentTags, Mistral, Llama, Channels] {
+        for format in ToolCallFormat::ALL {
             let (content, calls) = parse(format, [text.as_str()]);
             // Without a call, every character comes through.
             if calls.is_empty() {

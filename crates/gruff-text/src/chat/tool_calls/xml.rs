@@ -1,150 +1,367 @@
 //! Calls written with a tag for each argument.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::Taken;
-use crate::chat::ToolCall;
+use super::json_stream::escaped;
+use super::literals;
+use super::sink::{Head, Sink, Status};
+use crate::chat::stream::{Found, find, take};
 
-/// `<function=NAME><parameter=KEY>value</parameter>…</function>`, perhaps inside an outer tag.
-///
-/// Values may hold anything, so a closing tag ends a value only where the call goes on behind it;
-/// closing tags that are missing or doubled do no harm.
-pub(super) fn functions(body: &str, tools: &[Value], last: bool) -> Taken {
-    const START: &str = "<function=";
-    let (outer, outer_end) = match body {
-        body if body.starts_with("<tool_call>") => ("<tool_call>", "</tool_call>"),
-        body if body.starts_with("<seed:tool_call>") => ("<seed:tool_call>", "</seed:tool_call>"),
-        _ => ("", ""),
-    };
-    let inside = body.get(outer.len()..).unwrap_or_default();
-    let trimmed = inside.trim_start();
-    let undecided = if last { Taken::Text } else { Taken::More };
-    if START.starts_with(trimmed) && trimmed.len() < START.len() {
-        return undecided;
-    }
-    let Some(rest) = trimmed.strip_prefix(START) else {
-        // Some models fall back to JSON inside the same tag.
-        return match outer {
-            "" => Taken::Text,
-            _ => super::json::tagged(body, outer, outer_end, last),
-        };
-    };
-    let before = body.len() - rest.len();
-    let Some(name_end) = rest.find('>') else {
-        return undecided;
-    };
-    let name = rest.get(..name_end).unwrap_or_default().trim().trim_matches('"');
-    if name.is_empty() || name.contains('\n') {
-        return Taken::Text;
-    }
-    let rest = rest.get(name_end + 1..).unwrap_or_default();
-    let Some(end) = function_end(rest, outer_end, last) else {
-        return Taken::More;
-    };
-    let arguments = parameters(rest.get(..end).unwrap_or_default(), schema(tools, name));
-    let call = ToolCall { id: String::new(), name: name.to_owned(), arguments: Value::Object(arguments) };
-    Taken::Calls(vec![call], before + name_end + 1 + end)
+/// How a format writes functions and their parameters.
+#[derive(Debug)]
+pub(super) struct XmlSyntax {
+    /// What stands around one or several functions; empty where nothing does.
+    pub(super) outer: (&'static str, &'static str),
+    /// What begins a function, its name behind it.
+    pub(super) function: &'static str,
+    /// What ends the name.
+    pub(super) name_end: &'static str,
+    /// What ends a function.
+    pub(super) function_end: &'static str,
+    /// What begins a parameter, its name behind it.
+    pub(super) parameter: &'static str,
+    /// What ends the parameter's name.
+    pub(super) key_end: &'static str,
+    /// What stands between that and the value, perhaps with white space.
+    pub(super) value: &'static str,
+    /// What ends the value.
+    pub(super) value_end: &'static str,
 }
 
-/// Where the function's parameters end: at a closing tag that nothing of the call follows.
-fn function_end(rest: &str, outer_end: &str, last: bool) -> Option<usize> {
-    let mut from = 0;
-    while let Some(found) = rest.get(from..)?.find("</function>") {
-        let at = from + found;
-        from = at + "</function>".len();
-        let after = rest.get(from..)?.trim_start();
-        // Inside an outer tag the function ends where that does, or where another one begins.
-        let ends = outer_end.is_empty()
-            || after.starts_with(outer_end)
-            || after.starts_with("<function=")
-            || after.starts_with("<tool_call>");
-        if ends || (last && after.is_empty()) {
-            return Some(at);
-        }
-    }
-    // The function's own closing tag may be missing.
-    if !outer_end.is_empty()
-        && let Some(at) = rest.find(outer_end)
-    {
-        let closed = rest.get(..at)?.trim_end();
-        if closed.ends_with("</parameter>") {
-            return Some(at);
-        }
-    }
-    last.then_some(rest.len())
+/// No name is longer; what is, is text.
+const MAX_NAME: usize = 300;
+
+/// Reads calls from where the outer or a function's tag begins.
+#[derive(Debug, Clone)]
+pub(super) struct XmlCalls {
+    syntax: &'static XmlSyntax,
+    state: State,
+    /// Whether the outer tag has been opened.
+    outer: bool,
+    any: bool,
+    /// The schema of the function's parameters by name.
+    properties: Value,
+    /// Names of parameters so far.
+    keys: Vec<String>,
 }
 
-fn parameters(body: &str, schema: Option<&Value>) -> Map<String, Value> {
-    const START: &str = "<parameter=";
-    const END: &str = "</parameter>";
-    let mut arguments = Map::new();
-    let mut rest = body;
-    while let Some((_, after)) = rest.split_once(START) {
-        let Some((key, value)) = after.split_once('>') else {
-            break;
-        };
-        let mut end = None;
-        let mut from = 0;
-        while let Some(found) = value.get(from..).and_then(|tail| tail.find(END)) {
-            let at = from + found;
-            from = at + END.len();
-            let mut tail = value.get(from..).unwrap_or_default().trim_start();
-            while let Some(doubled) = tail.strip_prefix(END) {
-                tail = doubled.trim_start();
+#[derive(Debug, Clone)]
+enum State {
+    Head,
+    Between,
+    Value(Parameter),
+    Tail,
+}
+
+#[derive(Debug, Clone)]
+struct Parameter {
+    key: String,
+    /// A text is passed on as it comes; anything else waits for its end.
+    text: bool,
+    /// What has come of it, where it is not passed on.
+    held: String,
+    /// Whether anything has come.
+    begun: bool,
+}
+
+/// What is found in a parameter's value.
+enum Piece {
+    /// So many bytes of text.
+    Text(usize),
+    /// The value ends behind so many bytes; the tags behind it take so many.
+    End(usize, usize),
+    /// So many bytes of text, and then something that is not certain.
+    More(usize),
+}
+
+impl XmlCalls {
+    pub(super) fn new(syntax: &'static XmlSyntax) -> XmlCalls {
+        let (properties, keys) = (Value::Null, Vec::new());
+        XmlCalls { syntax, state: State::Head, outer: false, any: false, properties, keys }
+    }
+
+    pub(super) fn read(
+        &mut self,
+        pending: &mut String,
+        last: bool,
+        tools: &[Value],
+        sink: &mut Sink<'_>,
+    ) -> Status {
+        loop {
+            match &mut self.state {
+                State::Head => match self.head(pending) {
+                    Head::Found((name, len)) => {
+                        take(pending, len);
+                        self.properties = schema(tools, &name).cloned().unwrap_or_default();
+                        self.keys.clear();
+                        self.any = true;
+                        sink.start("", &name);
+                        self.state = State::Between;
+                    }
+                    Head::More if !last && pending.len() <= MAX_NAME => return Status::More,
+                    _ if self.any => return Status::Done,
+                    _ => return Status::Text,
+                },
+                State::Between => {
+                    if !self.between(pending, last, sink) {
+                        return Status::More;
+                    }
+                }
+                State::Value(_) => {
+                    if !self.value(pending, last, sink) {
+                        return Status::More;
+                    }
+                }
+                State::Tail => match self.tail(pending, last) {
+                    Some(status) => return status,
+                    None => self.state = State::Head,
+                },
             }
-            if tail.is_empty() || tail.starts_with(START) || tail.starts_with("</function>") {
-                end = Some(at);
-                break;
+        }
+    }
+
+    /// The function's name, and the bytes up to its parameters.
+    fn head(&mut self, pending: &str) -> Head<(String, usize)> {
+        let syntax = self.syntax;
+        let mut rest = pending.trim_start();
+        let (open, _) = syntax.outer;
+        let outer = !self.any && !open.is_empty() && rest.starts_with(open);
+        if outer {
+            rest = rest.get(open.len()..).unwrap_or_default().trim_start();
+        }
+        let Some(behind) = rest.strip_prefix(syntax.function) else {
+            return if syntax.function.starts_with(rest) { Head::More } else { Head::Text };
+        };
+        // A name without a tag of its own ends where a line or a tag does.
+        let end = match syntax.name_end {
+            "" => {
+                behind.trim_start().find(['\n', '<']).map(|at| at + behind.len() - behind.trim_start().len())
+            }
+            end => behind.find(end),
+        };
+        let Some(end) = end else { return Head::More };
+        let name = unquoted(behind.get(..end).unwrap_or_default());
+        if name.is_empty() || name.contains(char::is_whitespace) || name.contains('<') {
+            return Head::Text;
+        }
+        self.outer |= outer;
+        Head::Found((name.to_owned(), pending.len() - behind.len() + end + syntax.name_end.len()))
+    }
+
+    /// Between parameters; false while more text is needed.
+    fn between(&mut self, pending: &mut String, last: bool, sink: &mut Sink<'_>) -> bool {
+        let syntax = self.syntax;
+        let rest = pending.trim_start().to_owned();
+        // Closing tags that are doubled do no harm.
+        if let Some(behind) = rest.strip_prefix(syntax.value_end) {
+            *pending = behind.to_owned();
+            return true;
+        }
+        if let Some(behind) = rest.strip_prefix(syntax.parameter) {
+            match header(behind, syntax) {
+                Head::Found((key, is_text, len)) => {
+                    let text = is_text.unwrap_or_else(|| self.is_text(&key));
+                    let separator = if self.keys.is_empty() { "{" } else { "," };
+                    sink.arguments(&format!(
+                        "{separator}\"{}\":{}",
+                        escaped(&key),
+                        if text { "\"" } else { "" }
+                    ));
+                    self.keys.push(key.clone());
+                    self.state = State::Value(Parameter { key, text, held: String::new(), begun: false });
+                    *pending = behind.get(len..).unwrap_or_default().to_owned();
+                    return true;
+                }
+                Head::More if !last && behind.len() <= MAX_NAME => return false,
+                _ => {}
             }
         }
-        let end = end.or_else(|| value.find(START)).unwrap_or(value.len());
-        let text = value.get(..end).unwrap_or_default();
-        let text = text.strip_prefix('\n').unwrap_or(text);
-        let text = text.strip_suffix('\n').unwrap_or(text);
-        let key = key.trim().trim_matches('"');
-        arguments.insert(key.to_owned(), typed(text, schema, key));
-        rest = value.get(end..).unwrap_or_default();
+        let tags = [syntax.value_end, syntax.parameter, syntax.function_end, syntax.outer.1];
+        let may_come = tags.iter().any(|tag| tag.starts_with(rest.as_str()));
+        if may_come && !last && !tags.iter().any(|tag| !tag.is_empty() && rest.starts_with(tag)) {
+            return false;
+        }
+        if let Some(behind) = rest.strip_prefix(syntax.function_end) {
+            *pending = behind.to_owned();
+        }
+        // What else stands here is no part of the call, which ends before it.
+        sink.arguments(if self.keys.is_empty() { "{}" } else { "}" });
+        sink.end();
+        self.state = State::Tail;
+        true
     }
-    arguments
-}
 
-/// `NAME` and pairs of `<arg_key>` and `<arg_value>`.
-pub(super) fn argument_tags(body: &str, tools: &[Value], last: bool) -> Taken {
-    const START: &str = "<tool_call>";
-    const END: &str = "</tool_call>";
-    let rest = body.get(START.len()..).unwrap_or_default();
-    let end = match rest.find(END) {
-        Some(end) => end,
-        None if last => rest.len(),
-        None => return Taken::More,
-    };
-    let call = rest.get(..end).unwrap_or_default();
-    if call.trim_start().starts_with('{') {
-        return super::json::tagged(body, START, END, last);
-    }
-    let name_end = call.find("<arg_key>").unwrap_or(call.len());
-    let name = call.get(..name_end).unwrap_or_default().trim();
-    if name.is_empty() || name.contains(char::is_whitespace) {
-        return Taken::Text;
-    }
-    let schema = schema(tools, name);
-    let mut arguments = Map::new();
-    let mut pairs = call.get(name_end..).unwrap_or_default();
-    while let Some((_, after)) = pairs.split_once("<arg_key>") {
-        let Some((key, after)) = after.split_once("</arg_key>") else {
-            break;
+    /// Inside a parameter's value; false while more text is needed.
+    fn value(&mut self, pending: &mut String, last: bool, sink: &mut Sink<'_>) -> bool {
+        let piece = self.piece(pending, last);
+        let State::Value(parameter) = &mut self.state else { return true };
+        let (len, ended) = match piece {
+            Piece::Text(len) | Piece::More(len) => (len, None),
+            Piece::End(len, tags) => (len, Some(tags)),
         };
-        let after = after.split_once("<arg_value>").map_or(after, |(_, value)| value);
-        let end = after.find("</arg_value>").or_else(|| after.find("<arg_key>")).unwrap_or(after.len());
-        let (value, tail) = after.split_at_checked(end).unwrap_or((after, ""));
-        arguments.insert(key.trim().to_owned(), typed(value, schema, key.trim()));
-        pairs = tail;
+        let more = matches!(piece, Piece::More(_));
+        if !parameter.begun && (len > 0 || ended.is_some()) {
+            parameter.begun = true;
+            if pending.starts_with('\n') && len > 0 {
+                take(pending, 1);
+                parameter.text(pending, len - 1, ended.is_some(), sink);
+            } else {
+                parameter.text(pending, len, ended.is_some(), sink);
+            }
+        } else {
+            parameter.text(pending, len, ended.is_some(), sink);
+        }
+        if let Some(tags) = ended {
+            take(pending, tags);
+            if parameter.text {
+                sink.arguments("\"");
+            } else {
+                let property = self.properties.get(&parameter.key);
+                sink.arguments(&typed(&parameter.held, property).to_string());
+            }
+            self.state = State::Between;
+        }
+        !more
     }
-    let call = ToolCall { id: String::new(), name: name.to_owned(), arguments: Value::Object(arguments) };
-    Taken::Calls(vec![call], START.len() + end)
+
+    /// What the value goes on with.
+    fn piece(&self, pending: &str, last: bool) -> Piece {
+        let syntax = self.syntax;
+        let tags = [syntax.value_end, syntax.parameter, syntax.function_end, syntax.outer.1];
+        let tags: Vec<&str> = tags.into_iter().filter(|tag| !tag.is_empty()).collect();
+        // The line break before a closing tag is not part of the value, so it waits.
+        let held =
+            |at: usize| pending.get(..at).map_or(at, |text| text.strip_suffix('\n').unwrap_or(text).len());
+        let (at, tag) = match find(pending, &tags) {
+            Found::Whole(at, tag) => (at, tag),
+            Found::Partial(at) if !last => return Piece::More(held(at)),
+            _ if last => return Piece::End(pending.len(), 0),
+            _ => return Piece::More(held(pending.len())),
+        };
+        let behind = pending.get(at + tag.len()..).unwrap_or_default();
+        let text = Piece::Text(at + tag.len());
+        let undecided = if last { Piece::End(at, 0) } else { Piece::More(held(at)) };
+        let begins = |rest: &str, tag: &str| !tag.is_empty() && rest.starts_with(tag);
+        let may_begin = |rest: &str, tag: &str| !tag.is_empty() && tag.starts_with(rest);
+        if tag == syntax.value_end {
+            // It ends the value only where the call goes on behind it.
+            let mut rest = behind.trim_start();
+            while let Some(doubled) = rest.strip_prefix(tag) {
+                rest = doubled.trim_start();
+            }
+            let follow = [syntax.parameter, syntax.function_end, syntax.outer.1];
+            if follow.iter().any(|next| begins(rest, next)) {
+                return Piece::End(at, tag.len());
+            }
+            if last && rest.is_empty() {
+                return Piece::End(at, pending.len() - at);
+            }
+            let waits = !last && follow.iter().chain([&tag]).any(|next| may_begin(rest, next));
+            return if waits { Piece::More(held(at)) } else { text };
+        }
+        if tag == syntax.parameter {
+            return match header(behind, syntax) {
+                Head::Found((key, ..)) if self.is_other_parameter(&key) => Piece::End(at, 0),
+                Head::More if behind.len() <= MAX_NAME => undecided,
+                _ => text,
+            };
+        }
+        // The value's own closing tag is missing, if this is one of those that close the call.
+        let rest = behind.trim_start();
+        let (_, outer_end) = syntax.outer;
+        if tag == syntax.function_end && self.outer && begins(rest, outer_end) {
+            return Piece::End(at, 0);
+        }
+        let waits =
+            rest.is_empty() || (tag == syntax.function_end && self.outer && may_begin(rest, outer_end));
+        if waits { undecided } else { text }
+    }
+
+    /// Whether a name is that of a parameter that has not come yet.
+    fn is_other_parameter(&self, key: &str) -> bool {
+        self.properties.get(key).is_some() && !self.keys.iter().any(|known| known == key)
+    }
+
+    fn is_text(&self, key: &str) -> bool {
+        self.properties.get(key).is_none_or(|property| names(property, "string"))
+    }
+
+    /// Behind a function: takes away what closes the outer tag; `None` where another function follows.
+    fn tail(&self, pending: &mut String, last: bool) -> Option<Status> {
+        let syntax = self.syntax;
+        let (_, outer_end) = syntax.outer;
+        let rest = pending.trim_start().to_owned();
+        if !self.outer {
+            return Some(Status::Done);
+        }
+        if let Some(behind) = rest.strip_prefix(outer_end) {
+            *pending = behind.to_owned();
+            return Some(Status::Done);
+        }
+        if rest.starts_with(syntax.function) {
+            return None;
+        }
+        let doubled = [syntax.function_end, syntax.value_end];
+        if let Some(behind) = doubled.iter().find_map(|tag| rest.strip_prefix(tag)) {
+            *pending = behind.to_owned();
+            return self.tail(pending, last);
+        }
+        let may_come =
+            [outer_end, syntax.function].iter().chain(&doubled).any(|tag| tag.starts_with(rest.as_str()));
+        Some(if may_come && !last { Status::More } else { Status::Done })
+    }
 }
 
-/// The parameters' schema of the tool of that name.
+impl Parameter {
+    /// Takes `len` bytes of the value in.
+    fn text(&mut self, pending: &mut String, len: usize, ended: bool, sink: &mut Sink<'_>) {
+        let taken = take(pending, len);
+        let taken = match ended {
+            true => taken.strip_suffix('\n').unwrap_or(&taken),
+            false => &taken,
+        };
+        match self.text {
+            true => sink.arguments(&escaped(taken)),
+            false => self.held.push_str(taken),
+        }
+    }
+}
+
+/// Behind a parameter's opening: its name, whether it says itself that it is text, and the bytes
+/// before the value.
+fn header(behind: &str, syntax: &XmlSyntax) -> Head<(String, Option<bool>, usize)> {
+    let Some(end) = behind.find(syntax.key_end) else { return Head::More };
+    let head = behind.get(..end).unwrap_or_default();
+    let rest = behind.get(end + syntax.key_end.len()..).unwrap_or_default();
+    let value = match syntax.value {
+        "" => rest,
+        tag => match rest.trim_start().strip_prefix(tag) {
+            Some(value) => value,
+            None if tag.starts_with(rest.trim_start()) => return Head::More,
+            None => return Head::Text,
+        },
+    };
+    let (key, attributes) = match head.strip_prefix('"').and_then(|head| head.split_once('"')) {
+        Some(parts) => parts,
+        None => (head.trim(), ""),
+    };
+    let is_text = match attributes.trim() {
+        "string=\"true\"" => Some(true),
+        "string=\"false\"" => Some(false),
+        _ => None,
+    };
+    if key.contains('\n') {
+        return Head::Text;
+    }
+    Head::Found((key.to_owned(), is_text, behind.len() - value.len()))
+}
+
+fn unquoted(name: &str) -> &str {
+    let name = name.trim();
+    name.strip_prefix('"').map_or(name, |name| name.split('"').next().unwrap_or_default())
+}
+
+/// The parameters' schemas of the tool of that name.
 fn schema<'a>(tools: &'a [Value], name: &str) -> Option<&'a Value> {
     let function = tools
         .iter()
@@ -153,23 +370,36 @@ fn schema<'a>(tools: &'a [Value], name: &str) -> Option<&'a Value> {
     function.get("parameters")?.get("properties")
 }
 
-/// A value of the type that its schema names; text where that is what it is or cannot be told.
-fn typed(text: &str, schema: Option<&Value>, key: &str) -> Value {
-    let property = schema.and_then(|schema| schema.get(key));
-    let names = |wanted: &str| match property.and_then(|property| property.get("type")) {
+/// Whether a schema allows a type; one that names none at all allows text.
+fn names(property: &Value, wanted: &str) -> bool {
+    if let Some(either) = ["anyOf", "oneOf"].iter().find_map(|key| property.get(key)?.as_array()) {
+        return either.iter().any(|property| names(property, wanted));
+    }
+    match property.get("type") {
         Some(Value::String(name)) => name == wanted,
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind.as_str() == Some(wanted)),
-        _ => false,
-    };
-    if names("string") || property.is_none() {
-        return Value::from(text);
+        _ => match property.get("enum").and_then(Value::as_array) {
+            Some(values) => wanted == "string" && values.iter().all(Value::is_string),
+            None => {
+                wanted == "string" && property.get("properties").is_none() && property.get("items").is_none()
+            }
+        },
     }
-    if names("boolean") {
-        match text.trim().to_ascii_lowercase().as_str() {
+}
+
+/// A value of the type that its schema names; text where it cannot be one.
+fn typed(text: &str, property: Option<&Value>) -> Value {
+    let trimmed = text.trim();
+    if property.is_some_and(|property| names(property, "boolean")) {
+        match trimmed.to_ascii_lowercase().as_str() {
             "true" => return Value::from(true),
             "false" => return Value::from(false),
             _ => {}
         }
     }
-    serde_json::from_str(text.trim()).unwrap_or_else(|_| Value::from(text))
+    // Some templates write lists and dictionaries as Python does.
+    serde_json::from_str(trimmed)
+        .ok()
+        .or_else(|| literals::whole(trimmed))
+        .unwrap_or_else(|| Value::from(text))
 }
