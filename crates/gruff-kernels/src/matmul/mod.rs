@@ -8,8 +8,8 @@
 //! With [`Activations::Int8`](crate::Activations::Int8), and for every weight type that is not a plain float
 //! or integer (`!BlockType::is_scalar`), x is rounded first, in blocks of [`Q8_BLOCK`] along K, by
 //! [`round_block`]. A K-quant's super-block of 256 thus meets eight activation scales, which loses less than
-//! one scale for 256. A group of [`Q8_GROUP`] values whose loudest stand far above the row ([`is_loud`]) would lose
-//! its other values to their scale; it gets a second term, the rounded remainder of the first ([`round_row`]). For
+//! one scale for 256. A block whose loudest value stands far above the row ([`is_loud`]) would lose its other values to
+//! their scale; it gets a second term, the rounded remainder of the first ([`round_row`]). For
 //! scalar types, and with [`Activations::F32`](crate::Activations::F32), x enters as
 //! it is.
 //!
@@ -28,7 +28,7 @@ pub(crate) mod cpu;
 mod quantize;
 pub(crate) mod reference;
 
-pub use quantize::{Q8_BLOCK, Q8_GROUP, is_loud, loud_bar, round_block, round_row};
+pub use quantize::{Q8_BLOCK, is_loud, loud_bar, round_block, round_row};
 
 use gruff_blocks::BlockType;
 

@@ -3,17 +3,16 @@
 /// Values that share a scale when activations are rounded to int8.
 pub const Q8_BLOCK: usize = 32;
 
-/// Values that share the decision whether rounding to int8 is enough: a K-quant's super-block.
-pub const Q8_GROUP: usize = 256;
+/// Values that kernels keep together: a K-quant's super-block.
+pub(crate) const Q8_GROUP: usize = 256;
 
-/// How far a group's loudest values may stand above the row: mean squares of the former over that of the latter. A row
-/// of normally distributed values has about 4.5.
-const LOUD: f32 = 16.0;
+/// How far a block's largest magnitude may stand above the row: its square over the row's mean square.
+const LOUD: f32 = 25.0;
 
 /// The largest magnitude of a rounded value.
 const Q8_MAX: f32 = 127.0;
 
-/// The bar of [`is_loud`] for the groups of a row: 16 times its mean square.
+/// The bar of [`is_loud`] for the blocks of a row: 25 times its mean square.
 ///
 /// Squares are added in f32, value k to sum `k mod 8` in order of k, and the sums in their order.
 pub fn loud_bar(row: &[f32]) -> f32 {
@@ -30,36 +29,31 @@ pub fn loud_bar(row: &[f32]) -> f32 {
     LOUD * (sums.iter().sum::<f32>() / row.len() as f32)
 }
 
-/// Whether a group needs a second term, by the largest magnitudes of its blocks: the mean of their squares is above
-/// the row's bar.
-pub fn is_loud(largest: &[f32], bar: f32) -> bool {
+/// Whether a block needs a second term, by its largest magnitude: its square is above the row's bar.
+pub fn is_loud(largest: f32, bar: f32) -> bool {
     // A row with a NaN or an infinity, or whose squares overflow, has a bar that nothing is above.
-    largest.iter().map(|value| value * value).sum::<f32>() > bar * largest.len() as f32
+    largest * largest > bar
 }
 
 /// Rounds a row of activations: calls `term(first, scale, quants)` for each block of up to [`Q8_BLOCK`] values, whose
-/// first is value `first` of the row, and for each block of a loud group a second time with what the first rounding
-/// left. The value is the sum of the terms, `scale * quant` each.
+/// first is value `first` of the row, and if the block is loud a second time, with what the first rounding left. The
+/// value is the sum of the terms, `scale * quant` each.
 pub fn round_row(row: &[f32], mut term: impl FnMut(usize, f32, &[i8])) {
     let bar = loud_bar(row);
-    for (index, group) in row.chunks(Q8_GROUP).enumerate() {
-        let mut rest = [0f32; Q8_GROUP];
-        let mut largest = [0f32; Q8_GROUP / Q8_BLOCK];
-        let mut round = |values: &[f32], at: usize| {
+    for (index, values) in row.chunks(Q8_BLOCK).enumerate() {
+        let mut round = |values: &[f32]| {
             let mut quants = [0; Q8_BLOCK];
             let quants = &mut quants[..values.len()];
             let scale = round_block(values, quants);
-            term(index * Q8_GROUP + at, scale, quants);
+            term(index * Q8_BLOCK, scale, quants);
         };
-        for (b, values) in group.chunks(Q8_BLOCK).enumerate() {
-            largest[b] = magnitude(values);
-            round(values, b * Q8_BLOCK);
-            remainder(values, largest[b], &mut rest[b * Q8_BLOCK..][..values.len()]);
-        }
-        if is_loud(&largest[..group.len().div_ceil(Q8_BLOCK)], bar) {
-            for (b, values) in rest[..group.len()].chunks(Q8_BLOCK).enumerate() {
-                round(values, b * Q8_BLOCK);
-            }
+        round(values);
+        let largest = magnitude(values);
+        if is_loud(largest, bar) {
+            let mut rest = [0f32; Q8_BLOCK];
+            let rest = &mut rest[..values.len()];
+            remainder(values, largest, rest);
+            round(rest);
         }
     }
 }
@@ -133,18 +127,17 @@ mod tests {
     }
 
     #[test]
-    fn a_loud_group_has_a_second_term() {
+    fn a_loud_block_has_a_second_term() {
         let quiet: Vec<f32> = (0..600).map(|i| (i as f32 * 0.37).sin()).collect();
         assert_eq!(sum_of_terms(&quiet).1, 600_usize.div_ceil(32));
         let mut loud = quiet.clone();
         loud[300] = 60.0;
-        // The second group, of eight blocks, twice.
-        assert_eq!(sum_of_terms(&loud).1, 600_usize.div_ceil(32) + 8);
+        assert_eq!(sum_of_terms(&loud).1, 600_usize.div_ceil(32) + 1);
         assert!(error(&loud) < 2.0 * error(&quiet), "{} {}", error(&loud), error(&quiet));
         // Without it a value of that block would be off by up to half of 60 / 127.
         let mut last = quiet.clone();
         last[599] = -90.0;
-        assert_eq!(sum_of_terms(&last).1, 600_usize.div_ceil(32) + 3);
+        assert_eq!(sum_of_terms(&last).1, 600_usize.div_ceil(32) + 1);
     }
 
     #[test]

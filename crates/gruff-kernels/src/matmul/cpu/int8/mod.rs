@@ -3,7 +3,7 @@
 //! A row of either is a sequence of [`Group`]s of 256 values: eight blocks, interleaved so that one vector
 //! register holds four values of each. A row whose blocks do not fill the last group is completed with blocks of
 //! scale 0. Behind the groups of all rows lie as many others: the second terms of
-//! those that are loud.
+//! those that have loud blocks.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +25,9 @@ const BLOCKS: usize = GROUP / Q8_BLOCK;
 /// cheapest.
 pub(super) const LANE_BLOCKS: [usize; BLOCKS] = [0, 2, 4, 6, 1, 3, 5, 7];
 
+/// The lane of each block of a group.
+const LANES_OF: [usize; BLOCKS] = [0, 4, 1, 5, 2, 6, 3, 7];
+
 /// 256 activations of a row.
 #[repr(C, align(64))]
 pub(super) struct Group {
@@ -38,7 +41,9 @@ pub(super) struct Group {
     /// What an offset of the weights is multiplied by: the negated sums of the quants.
     whole_offsets: [i32; 8],
     offsets: [[i32; 8]; 2],
-    /// How many groups further its second term lies; 0 if it has none.
+    /// The lanes whose blocks are loud, a bit each.
+    loud: u32,
+    /// How many groups further its second term lies, if any is.
     second: u32,
 }
 
@@ -48,10 +53,10 @@ pub(super) fn groups(cols: usize) -> usize {
 }
 
 impl Group {
-    /// Whether it has a second term.
+    /// Whether a block has a second term.
     #[inline(always)]
     fn is_loud(&self) -> bool {
-        self.second != 0
+        self.loud != 0
     }
 
     /// The second term of a group that has one.
@@ -80,7 +85,8 @@ pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     portable::kernel(block_type)
 }
 
-/// Rounds a row of activations into its groups and, `second` groups further, the second terms of those that are loud.
+/// Rounds a row of activations into its groups and, `second` groups further, the second terms of those that have loud
+/// blocks; the other blocks are zeros there.
 ///
 /// # Safety
 /// `out` and `out` plus `second` point to [`row_bytes`]`(row.len())` bytes each, aligned for a [`Group`], that nobody
@@ -96,10 +102,17 @@ pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group, second: u3
             &padded
         });
         let largest = quantize_group(isa, whole, first);
-        let loud = is_loud(&largest[..values.len().div_ceil(Q8_BLOCK)], bar);
-        first.second = if loud { second } else { 0 };
-        if loud {
-            quantize_group(isa, &remainders(isa, whole, &largest), rest);
+        let is_loud = largest.map(|largest| is_loud(largest, bar));
+        first.second = second;
+        first.loud = (0..BLOCKS).map(|lane| u32::from(is_loud[LANE_BLOCKS[lane]]) << lane).sum();
+        if first.loud != 0 {
+            let mut remainders = remainders(isa, whole, &largest);
+            for (block, is_loud) in remainders.as_chunks_mut::<Q8_BLOCK>().0.iter_mut().zip(is_loud) {
+                if !is_loud {
+                    block.fill(0.0);
+                }
+            }
+            quantize_group(isa, &remainders, rest);
         }
     }
 }

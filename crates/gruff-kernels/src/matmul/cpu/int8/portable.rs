@@ -73,7 +73,7 @@ unsafe fn dot<B: Unpack>(row: &[B], x: *const Group) -> f32 {
         let group = unsafe { &*at };
         let weights = row[index / blocks_of].block(index % blocks_of);
         add(&mut acc[0][lane], &weights, group, lane);
-        if group.is_loud() {
+        if group.loud >> lane & 1 != 0 {
             loud = true;
             // SAFETY: promised by the caller.
             add(&mut acc[1][lane], &weights, unsafe { &*Group::second(at) }, lane);

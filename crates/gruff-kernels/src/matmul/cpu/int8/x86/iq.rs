@@ -7,7 +7,7 @@ use gruff_blocks::{iq, microscaling};
 
 use super::super::LANE_BLOCKS;
 use super::lines::{chain, half, halves, nibbles, transpose_16_bytes};
-use super::{Quants, Unpack, Unpacked, each};
+use super::{Bytes, Centred, Unpack, Unpacked, each};
 
 /// The levels that the low and the high half of every byte name, 16 bytes a block.
 ///
@@ -27,10 +27,8 @@ unsafe fn levels(table: &[i8; 16], codes: *const u8, stride: usize) -> [__m256i;
 pub(super) struct Iq4Nl;
 
 impl Unpack for Iq4Nl {
+    type Form = Bytes;
     const BYTES: usize = 8 * size_of::<iq::IQ4_NL>();
-    const QUANTS: Quants = Quants::Signed;
-    const HALVES: bool = false;
-    const MINS: bool = false;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -46,10 +44,8 @@ impl Unpack for Iq4Nl {
 pub(super) struct Iq4Xs;
 
 impl Unpack for Iq4Xs {
+    type Form = Bytes;
     const BYTES: usize = size_of::<iq::IQ4_XS>();
-    const QUANTS: Quants = Quants::Signed;
-    const HALVES: bool = false;
-    const MINS: bool = false;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -81,11 +77,10 @@ impl Unpack for Iq4Xs {
 pub(super) struct Mxfp4;
 
 impl Unpack for Mxfp4 {
+    type Form = Centred;
     const BYTES: usize = 8 * size_of::<microscaling::MXFP4>();
     // The doubled levels are -12..=12.
-    const QUANTS: Quants = Quants::Unsigned { bits: 5, offset: Some(4) };
-    const HALVES: bool = false;
-    const MINS: bool = false;
+    const OFFSET: u32 = 4;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {

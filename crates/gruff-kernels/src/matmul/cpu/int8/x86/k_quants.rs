@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use gruff_blocks::k_quants as blocks;
 
 use super::lines::{half, join, load, nibbles, transpose4, transpose8};
-use super::{Quants, Unpack, Unpacked, each};
+use super::{CentredHalves, HalvesWithMins, SixBitHalves, Unpack, Unpacked, WithMins, each};
 
 /// Eight bytes to eight lanes.
 ///
@@ -59,10 +59,8 @@ unsafe fn scales_and_mins(packed: *const u8) -> (__m256, __m256) {
 pub(super) struct Q4K;
 
 impl Unpack for Q4K {
+    type Form = WithMins;
     const BYTES: usize = size_of::<blocks::Q4_K>();
-    const QUANTS: Quants = Quants::Unsigned { bits: 4, offset: None };
-    const HALVES: bool = false;
-    const MINS: bool = true;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -80,10 +78,8 @@ impl Unpack for Q4K {
 pub(super) struct Q5K;
 
 impl Unpack for Q5K {
+    type Form = WithMins;
     const BYTES: usize = size_of::<blocks::Q5_K>();
-    const QUANTS: Quants = Quants::Unsigned { bits: 5, offset: None };
-    const HALVES: bool = false;
-    const MINS: bool = true;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -145,10 +141,9 @@ unsafe fn by_halves(bytes: __m128i) -> __m128i {
 pub(super) struct Q6K;
 
 impl Unpack for Q6K {
+    type Form = SixBitHalves;
     const BYTES: usize = size_of::<blocks::Q6_K>();
-    const QUANTS: Quants = Quants::Unsigned { bits: 6, offset: Some(5) };
-    const HALVES: bool = true;
-    const MINS: bool = false;
+    const OFFSET: u32 = 5;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -183,10 +178,8 @@ impl Unpack for Q6K {
 pub(super) struct Q2K;
 
 impl Unpack for Q2K {
+    type Form = HalvesWithMins;
     const BYTES: usize = size_of::<blocks::Q2_K>();
-    const QUANTS: Quants = Quants::Unsigned { bits: 2, offset: None };
-    const HALVES: bool = true;
-    const MINS: bool = true;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -211,10 +204,9 @@ impl Unpack for Q2K {
 pub(super) struct Q3K;
 
 impl Unpack for Q3K {
+    type Form = CentredHalves;
     const BYTES: usize = size_of::<blocks::Q3_K>();
-    const QUANTS: Quants = Quants::Unsigned { bits: 3, offset: Some(2) };
-    const HALVES: bool = true;
-    const MINS: bool = false;
+    const OFFSET: u32 = 2;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use gruff_blocks::legacy;
 
 use super::lines::{chain, halves, nibbles, pairs_of_halves, transpose_16_bytes, words};
-use super::{Quants, Unpack, Unpacked, each};
+use super::{Bytes, Centred, Form, Unpack, Unpacked, WithMins, each};
 
 /// The fifth bits of eight blocks, `stride` bytes apart, as 0 or 16 in every byte.
 ///
@@ -39,14 +39,13 @@ unsafe fn fifth_bits(first: *const u8, stride: usize) -> [__m256i; 8] {
 
 /// Declares a block type with 4-bit quants, perhaps fifth bits and perhaps a minimum behind the scale.
 macro_rules! small_quants {
-    ($name:ident, $block:ty, $quants:expr, mins: $mins:literal $(, fifth: $qh:ident)?) => {
+    ($name:ident, $block:ty, $form:ty, offset: $offset:literal $(, fifth: $qh:ident)?) => {
         pub(super) struct $name;
 
         impl Unpack for $name {
+            type Form = $form;
             const BYTES: usize = 8 * size_of::<$block>();
-            const QUANTS: Quants = $quants;
-            const HALVES: bool = false;
-            const MINS: bool = $mins;
+            const OFFSET: u32 = $offset;
 
             #[inline(always)]
             unsafe fn unpack(packed: *const u8) -> Unpacked {
@@ -60,7 +59,7 @@ macro_rules! small_quants {
                         let fifth = fifth_bits(packed.add(std::mem::offset_of!($block, $qh)), STRIDE);
                         let quants = each!(|g: 8| _mm256_or_si256(quants[g], fifth[g]));
                     )?
-                    let (scale, min) = if $mins {
+                    let (scale, min) = if <$form>::MINS {
                         pairs_of_halves(packed, STRIDE)
                     } else {
                         (halves(packed, STRIDE), _mm256_setzero_ps())
@@ -72,18 +71,16 @@ macro_rules! small_quants {
     };
 }
 
-small_quants!(Q4_0, legacy::Q4_0, Quants::Unsigned { bits: 4, offset: Some(3) }, mins: false);
-small_quants!(Q4_1, legacy::Q4_1, Quants::Unsigned { bits: 4, offset: None }, mins: true);
-small_quants!(Q5_0, legacy::Q5_0, Quants::Unsigned { bits: 5, offset: Some(4) }, mins: false, fifth: qh);
-small_quants!(Q5_1, legacy::Q5_1, Quants::Unsigned { bits: 5, offset: None }, mins: true, fifth: qh);
+small_quants!(Q4_0, legacy::Q4_0, Centred, offset: 3);
+small_quants!(Q4_1, legacy::Q4_1, WithMins, offset: 0);
+small_quants!(Q5_0, legacy::Q5_0, Centred, offset: 4, fifth: qh);
+small_quants!(Q5_1, legacy::Q5_1, WithMins, offset: 0, fifth: qh);
 
 pub(super) struct Q8_0;
 
 impl Unpack for Q8_0 {
+    type Form = Bytes;
     const BYTES: usize = 8 * size_of::<legacy::Q8_0>();
-    const QUANTS: Quants = Quants::Signed;
-    const HALVES: bool = false;
-    const MINS: bool = false;
 
     #[inline(always)]
     unsafe fn unpack(packed: *const u8) -> Unpacked {

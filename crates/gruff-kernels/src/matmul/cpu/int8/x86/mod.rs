@@ -15,10 +15,12 @@ mod legacy;
 mod lines;
 pub(super) mod product;
 pub(super) mod quantize;
+mod tile;
+mod transpose;
+mod wide;
 
 use std::arch::x86_64::*;
 
-use dot::{Avx2, Dot, Vnni};
 use iq::{Iq4Nl, Iq4Xs, Mxfp4};
 use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -56,20 +58,62 @@ pub(super) struct Unpacked {
 /// What the bytes of [`Unpacked`] are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quants {
-    /// Unsigned, below 16, 32 or 64 (that many bits), `1 << offset` too large if there is an offset.
-    Unsigned { bits: u32, offset: Option<u32> },
+    /// Unsigned, below 32.
+    Five,
+    /// Unsigned, below 64.
+    Six,
     /// Signed, any.
     Signed,
 }
 
-/// A block type, as x86 kernels see it.
-pub(super) trait Unpack {
-    /// Packed bytes of 256 values.
-    const BYTES: usize;
+/// What kernels need to know of a block type once it is unpacked. Types of one form share a kernel for many columns.
+pub(super) trait Form {
     const QUANTS: Quants;
+    /// Whether unsigned quants are stored too large, by [`Unpack::OFFSET`].
+    const SHIFTED: bool;
     /// Whether each half of a block of 32 has a scale (and minimum) of its own.
     const HALVES: bool;
     const MINS: bool;
+}
+
+/// Declares forms.
+macro_rules! forms {
+    ($($(#[$meta:meta])* $name:ident: $quants:ident, shifted: $shifted:literal, halves: $halves:literal, mins: $mins:literal;)*) => {
+        $(
+            $(#[$meta])*
+            pub(super) struct $name;
+
+            impl Form for $name {
+                const QUANTS: Quants = Quants::$quants;
+                const SHIFTED: bool = $shifted;
+                const HALVES: bool = $halves;
+                const MINS: bool = $mins;
+            }
+        )*
+    };
+}
+forms! {
+    /// Q4_0, Q5_0, MXFP4.
+    Centred: Five, shifted: true, halves: false, mins: false;
+    /// Q4_1, Q5_1, Q4_K, Q5_K.
+    WithMins: Five, shifted: false, halves: false, mins: true;
+    /// Q8_0, IQ4_NL, IQ4_XS.
+    Bytes: Signed, shifted: false, halves: false, mins: false;
+    /// Q2_K.
+    HalvesWithMins: Five, shifted: false, halves: true, mins: true;
+    /// Q3_K.
+    CentredHalves: Five, shifted: true, halves: true, mins: false;
+    /// Q6_K.
+    SixBitHalves: Six, shifted: true, halves: true, mins: false;
+}
+
+/// A block type, as x86 kernels see it.
+pub(super) trait Unpack {
+    type Form: Form;
+    /// Packed bytes of 256 values.
+    const BYTES: usize;
+    /// Quants are stored `1 << OFFSET` too large, if the form says so.
+    const OFFSET: u32 = 0;
 
     /// Unpacks 256 values.
     ///

@@ -1,34 +1,20 @@
 //! Matvec and matmul of any block type with any instruction set.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use gruff_blocks::BlockType;
 
 use super::super::super::kernel::{Kernel, Panel};
 use super::super::{GROUP, Group};
-use super::dot::offset;
-use super::{Avx2, Dot, Quants, Unpack, Unpacked, Vnni, each};
+use super::dot::{Avx2, Dot, Vnni, offset};
+use super::tile::{self, Tiled};
+use super::{Form, Quants, Unpack, Unpacked, each};
 use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
 
-/// Rows that are unpacked together: two register tiles.
-const TILE_ROWS: usize = 8;
-
-/// Groups that are unpacked together: a tile stays in the first-level cache beside the columns it meets.
-const TILE_GROUPS: usize = 4;
-
-/// 256 unpacked weights of a row, in memory.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Weights {
-    quants: [__m256i; 8],
-    scales: [__m256; 2],
-    mins: [__m256; 2],
-}
-
-type Tile = [[Weights; TILE_GROUPS]; TILE_ROWS];
+/// Columns up to which weights are unpacked in registers, for every row, instead of in tiles.
+const FEW: usize = 8;
 
 /// The kernels of a block type.
 pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
@@ -71,7 +57,7 @@ unsafe fn vnni<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32],
 }
 
 #[inline(always)]
-unsafe fn compute<D: Dot, U: Unpack>(
+unsafe fn compute<D: Tiled, U: Unpack>(
     panel: &Panel,
     columns: &[*const u8],
     out: &mut [f32],
@@ -85,17 +71,18 @@ unsafe fn compute<D: Dot, U: Unpack>(
     unsafe {
         match columns {
             [column] => matvec::<D, U>(panel, column.cast(), out),
-            _ => matmul::<D, U>(panel, columns, out, scratch),
+            _ if columns.len() <= FEW => few::<D, U>(panel, columns, out),
+            _ => tile::product::<D, U>(panel, columns, out, scratch),
         }
     }
 }
 
 /// More bytes than a group of any type has.
-const GROUP_BYTES: usize = 512;
+pub(super) const GROUP_BYTES: usize = 512;
 
 /// A group of a row; the last may be completed with zeros, in `rest`.
 #[inline(always)]
-unsafe fn group_of<U: Unpack>(
+pub(super) unsafe fn group_of<U: Unpack>(
     row: *const u8,
     row_bytes: usize,
     group: usize,
@@ -116,11 +103,11 @@ unsafe fn group_of<U: Unpack>(
 
 /// The quants as `D` multiplies them.
 #[inline(always)]
-unsafe fn stored<D: Dot, U: Unpack>(quants: [__m256i; 8]) -> [__m256i; 8] {
-    match U::QUANTS {
-        Quants::Unsigned { .. } => quants,
+pub(super) unsafe fn stored<D: Dot, U: Unpack>(quants: [__m256i; 8]) -> [__m256i; 8] {
+    match U::Form::QUANTS {
         // SAFETY: promised by the caller.
         Quants::Signed => unsafe { each!(|g: 8| D::signed(quants[g])) },
+        _ => quants,
     }
 }
 
@@ -171,7 +158,7 @@ unsafe fn quad<D: Dot, U: Unpack>(sum: __m256i, w: &[__m256i; 8], x: &Group, hal
     unsafe {
         let w = each!(|g: 4| w[4 * half + g]);
         let x = each!(|g: 4| vector(&raw const x.quants[4 * half + g]));
-        D::dot4::<U>(sum, w, x)
+        D::dot4::<U::Form>(sum, w, x)
     }
 }
 
@@ -205,7 +192,7 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
 /// Whether a column has second terms.
 #[inline(always)]
 unsafe fn has_loud(column: *const Group, groups: usize) -> bool {
-    // SAFETY: promised by the caller of `matvec` and `matmul`.
+    // SAFETY: promised by the caller.
     (0..groups).any(|group| unsafe { (*column.add(group)).is_loud() })
 }
 
@@ -222,7 +209,7 @@ unsafe fn add_group<D: Dot, U: Unpack>(
         let x_scale = floats(&x.scales);
         let first = quad::<D, U>(start::<D, U>(&x.offsets[0]), quants, x, 0);
         let second = quad::<D, U>(start::<D, U>(&x.offsets[1]), quants, x, 1);
-        let acc = if U::HALVES {
+        let acc = if U::Form::HALVES {
             let acc = add_scaled(acc, w.scales[0], x_scale, first);
             add_scaled(acc, w.scales[1], x_scale, second)
         } else {
@@ -236,10 +223,10 @@ unsafe fn add_group<D: Dot, U: Unpack>(
 unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m256 {
     // SAFETY: promised by the caller.
     unsafe {
-        if !U::MINS {
+        if !U::Form::MINS {
             return acc;
         }
-        if !U::HALVES {
+        if !U::Form::HALVES {
             return _mm256_fmadd_ps(mins[0], floats(&x.whole_sums), acc);
         }
         let acc = _mm256_fmadd_ps(mins[0], floats(&x.sums[0]), acc);
@@ -247,264 +234,39 @@ unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m
     }
 }
 
-/// Several columns: tiles of rows are unpacked once and multiplied with all of them, then with the second terms of
-/// those that have any.
+/// Some columns: as [`matvec`], each group of weights in registers meets all of them.
 #[inline(always)]
-unsafe fn matmul<D: Dot, U: Unpack>(
-    panel: &Panel,
-    columns: &[*const u8],
-    out: &mut [f32],
-    scratch: &mut Scratch,
-) {
+unsafe fn few<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
     let groups = panel.cols.div_ceil(GROUP);
-    let (tile, sums) = scratch.split::<Tile, Sums>(2 * columns.len());
-    let second_sums = sums.wrapping_add(columns.len());
-    // SAFETY: promised by the caller.
-    let loud: Vec<usize> = (0..columns.len())
-        .filter(|column| unsafe { has_loud(columns.get_unchecked(*column).cast(), groups) })
-        .collect();
-    for row in (0..panel.rows).step_by(TILE_ROWS) {
-        let rows = TILE_ROWS.min(panel.rows - row);
-        for start in (0..groups).step_by(TILE_GROUPS) {
-            let range = start..(start + TILE_GROUPS).min(groups);
-            // SAFETY: promised by the caller; the tile and the sums are written before they are read.
-            unsafe {
-                unpack_tile::<D, U>(panel, row, range.clone(), tile);
-                let (first, last) = (start == 0, range.end == groups);
-                let block = Block { tile, first, last, groups: range, rows };
-                for at in (0..columns.len()).step_by(D::COLS) {
-                    let columns = &columns[at..(at + D::COLS).min(columns.len())];
-                    let sums = sums.add(at);
-                    let out = out[at * panel.rows + row..].as_mut_ptr();
-                    for tile_row in (0..rows).step_by(D::ROWS) {
-                        match (D::ROWS, columns.len()) {
-                            (4, 1) => block.run::<D, U, 4, 1>(tile_row, columns, sums, out, panel.rows),
-                            (4, 2) => block.run::<D, U, 4, 2>(tile_row, columns, sums, out, panel.rows),
-                            (4, _) => block.run::<D, U, 4, 3>(tile_row, columns, sums, out, panel.rows),
-                            (_, 1) => block.run::<D, U, 2, 1>(tile_row, columns, sums, out, panel.rows),
-                            _ => block.run::<D, U, 2, 2>(tile_row, columns, sums, out, panel.rows),
-                        }
-                    }
-                }
-                add_second::<D, U>(&block, columns, &loud, second_sums);
-                if block.last {
-                    for at in &loud {
-                        for r in 0..rows {
-                            out[at * panel.rows + row + r] += lanes((*second_sums.add(*at))[r]);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Adds the tile's products with the second terms of the columns `loud`, group by group, as many columns together as
-/// have one in the group. Their sums stay apart from the first ones.
-#[inline(always)]
-unsafe fn add_second<D: Dot, U: Unpack>(
-    block: &Block,
-    columns: &[*const u8],
-    loud: &[usize],
-    sums: *mut Sums,
-) {
-    // SAFETY: promised by the caller of `matmul`, which passes a value of `sums` for every column.
-    unsafe {
-        if block.first {
-            for at in loud {
-                sums.add(*at).write([_mm256_setzero_ps(); TILE_ROWS]);
-            }
-        }
-        for group in block.groups.clone() {
-            let mut together = [0; 3];
-            let mut count = 0;
-            for at in loud {
-                if !(*columns.get_unchecked(*at).cast::<Group>().add(group)).is_loud() {
-                    continue;
-                }
-                together[count] = *at;
-                count += 1;
-                if count == D::COLS {
-                    match D::COLS {
-                        3 => block.second::<D, U, 4, 3>(group, columns, together, sums),
-                        _ => block.second::<D, U, 2, 2>(group, columns, together, sums),
-                    }
-                    count = 0;
-                }
-            }
-            match (D::ROWS, count) {
-                (_, 0) => {}
-                (4, 1) => block.second::<D, U, 4, 1>(group, columns, together, sums),
-                (4, _) => block.second::<D, U, 4, 2>(group, columns, together, sums),
-                _ => block.second::<D, U, 2, 1>(group, columns, together, sums),
-            }
-        }
-    }
-}
-
-/// Unpacks the tile's rows; what completes the last register tile repeats the last row (computed, not stored).
-#[inline(always)]
-unsafe fn unpack_tile<D: Dot, U: Unpack>(panel: &Panel, row: usize, groups: Range<usize>, tile: *mut Tile) {
     let mut rest = [0; GROUP_BYTES];
-    for r in 0..(panel.rows - row).next_multiple_of(D::ROWS).min(TILE_ROWS) {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let packed = panel.first.add((row + r).min(panel.rows - 1) * panel.row_bytes);
-            for group in groups.clone() {
+    // SAFETY: rows and columns are readable, there are at most `FEW`, and `out` has a value for each row and column, as
+    // promised by the caller.
+    unsafe {
+        let mut loud = [false; FEW];
+        for (loud, column) in loud.iter_mut().zip(columns) {
+            *loud = has_loud(column.cast(), groups);
+        }
+        for row in 0..panel.rows {
+            let mut sums = [_mm256_setzero_ps(); FEW];
+            let mut seconds = [_mm256_setzero_ps(); FEW];
+            let packed = panel.first.add(row * panel.row_bytes);
+            for group in 0..groups {
                 let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
                 let quants = stored::<D, U>(w.quants);
-                let weights = Weights { quants, scales: w.scales, mins: w.mins };
-                (&raw mut (*tile)[r][group - groups.start]).write(weights);
-            }
-        }
-    }
-}
-
-/// What the eight lanes of a tile's rows have summed up for one column, between parts of the rows.
-type Sums = [__m256; TILE_ROWS];
-
-/// A tile and its place in the rows.
-struct Block {
-    tile: *const Tile,
-    groups: Range<usize>,
-    /// Whether the rows begin, and end, with these groups.
-    first: bool,
-    last: bool,
-    rows: usize,
-}
-
-impl Block {
-    /// Rows `row..row + R` of the tile with C columns.
-    #[inline(always)]
-    unsafe fn run<D: Dot, U: Unpack, const R: usize, const C: usize>(
-        &self,
-        row: usize,
-        columns: &[*const u8],
-        sums: *mut Sums,
-        out: *mut f32,
-        out_stride: usize,
-    ) {
-        // SAFETY: promised by the caller of `matmul`, which passes C columns, sums and output columns.
-        unsafe {
-            let columns: [*const Group; C] = each!(|c: C| columns.get_unchecked(c).cast());
-            let mut acc = [[_mm256_setzero_ps(); C]; R];
-            if !self.first {
-                for r in 0..R {
-                    for c in 0..C {
-                        acc[r][c] = (&raw const (*sums.add(c))[row + r]).read();
+                for (c, column) in columns.iter().enumerate() {
+                    let at = column.cast::<Group>().add(group);
+                    let sum = sums.get_unchecked_mut(c);
+                    *sum = add_group::<D, U>(*sum, &w, &quants, &*at);
+                    if (*at).is_loud() {
+                        let second = seconds.get_unchecked_mut(c);
+                        *second = add_group::<D, U>(*second, &w, &quants, &*Group::second(at));
                     }
                 }
             }
-            for group in self.groups.clone() {
-                let at = group - self.groups.start;
-                let w: [*const Weights; R] =
-                    each!(|r: R| (&raw const (*self.tile)[row + r]).cast::<Weights>().add(at));
-                let x: [*const Group; C] = each!(|c: C| columns[c].add(group));
-                multiply::<D, U, R, C>(&mut acc, w, x);
-            }
-            if !self.last {
-                for r in 0..R {
-                    for c in 0..C {
-                        (&raw mut (*sums.add(c))[row + r]).write(acc[r][c]);
-                    }
-                }
-                return;
-            }
-            for r in 0..R {
-                if row + r < self.rows {
-                    for c in 0..C {
-                        *out.add(c * out_stride + row + r) = lanes(acc[r][c]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Adds all rows' products with the second terms that C columns have for a group.
-    #[inline(always)]
-    unsafe fn second<D: Dot, U: Unpack, const R: usize, const C: usize>(
-        &self,
-        group: usize,
-        columns: &[*const u8],
-        together: [usize; 3],
-        sums: *mut Sums,
-    ) {
-        // SAFETY: promised by the caller of `matmul`; `together` are columns with a second term for the group.
-        unsafe {
-            let x: [*const Group; C] =
-                each!(|c: C| Group::second(columns.get_unchecked(together[c]).cast::<Group>().add(group)));
-            for row in (0..self.rows).step_by(R) {
-                let w: [*const Weights; R] = each!(|r: R| (&raw const (*self.tile)[row + r])
-                    .cast::<Weights>()
-                    .add(group - self.groups.start));
-                let mut acc = [[_mm256_setzero_ps(); C]; R];
-                for r in 0..R {
-                    for c in 0..C {
-                        acc[r][c] = (&raw const (*sums.add(together[c]))[row + r]).read();
-                    }
-                }
-                multiply::<D, U, R, C>(&mut acc, w, x);
-                for r in 0..R {
-                    for c in 0..C {
-                        (&raw mut (*sums.add(together[c]))[row + r]).write(acc[r][c]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// One group of R rows and C columns.
-#[inline(always)]
-unsafe fn multiply<D: Dot, U: Unpack, const R: usize, const C: usize>(
-    acc: &mut [[__m256; C]; R],
-    w: [*const Weights; R],
-    x: [*const Group; C],
-) {
-    // SAFETY: promised by the caller of `matmul`.
-    unsafe {
-        let w_first: [*const __m256i; R] = each!(|r: R| (&raw const (*w[r]).quants).cast());
-        let w_second: [*const __m256i; R] = each!(|r: R| w_first[r].add(4));
-        let x_first: [*const __m256i; C] = each!(|c: C| (&raw const (*x[c]).quants).cast());
-        let x_second: [*const __m256i; C] = each!(|c: C| x_first[c].add(4));
-        if U::HALVES {
-            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).offsets[0])); R];
-            D::tile4::<U, R, C>(&mut sums, w_first, x_first);
-            fold(acc, 0, &sums, w, x);
-            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).offsets[1])); R];
-            D::tile4::<U, R, C>(&mut sums, w_second, x_second);
-            fold(acc, 1, &sums, w, x);
-        } else {
-            let mut sums = [each!(|c: C| start::<D, U>(&(*x[c]).whole_offsets)); R];
-            D::tile4::<U, R, C>(&mut sums, w_first, x_first);
-            D::tile4::<U, R, C>(&mut sums, w_second, x_second);
-            fold(acc, 0, &sums, w, x);
-        }
-        if U::MINS {
-            for c in 0..C {
-                for r in 0..R {
-                    acc[r][c] = add_mins::<U>(acc[r][c], &(*w[r]).mins, &*x[c]);
-                }
-            }
-        }
-    }
-}
-
-/// Adds sums times the scales of half `half` of the blocks.
-#[inline(always)]
-unsafe fn fold<const R: usize, const C: usize>(
-    acc: &mut [[__m256; C]; R],
-    half: usize,
-    sums: &[[__m256i; C]; R],
-    w: [*const Weights; R],
-    x: [*const Group; C],
-) {
-    // SAFETY: promised by the caller of `matmul`.
-    unsafe {
-        for c in 0..C {
-            let x_scale = floats(&(*x[c]).scales);
-            for r in 0..R {
-                acc[r][c] = add_scaled(acc[r][c], (*w[r]).scales[half], x_scale, sums[r][c]);
+            for c in 0..columns.len() {
+                let sum = lanes(sums[c]);
+                *out.get_unchecked_mut(c * panel.rows + row) =
+                    if loud[c] { sum + lanes(seconds[c]) } else { sum };
             }
         }
     }

@@ -1,0 +1,212 @@
+//! Vectors whose lanes are rows of weights, for tiles that meet many columns.
+//!
+//! # Safety
+//! The features that an instruction set's doc names are enabled where these are inlined.
+
+use std::arch::x86_64::*;
+
+use super::dot::{Avx2, Dot, Vnni};
+use super::{Form, Quants, each};
+
+/// How an instruction set multiplies tiles. A tile has two vectors of rows.
+pub(super) trait Wide: Dot {
+    /// Rows of a vector.
+    const LANES: usize;
+    /// Columns that meet a tile together, in registers.
+    const COLS: usize;
+    type Ints: Copy;
+    type Floats: Copy;
+
+    /// A number in every lane.
+    unsafe fn ints(value: i32) -> Self::Ints;
+    unsafe fn shift_left(v: Self::Ints, by: u32) -> Self::Ints;
+    unsafe fn floats(value: f32) -> Self::Floats;
+    unsafe fn load(from: *const f32) -> Self::Floats;
+    unsafe fn store(to: *mut f32, v: Self::Floats);
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a b sum_as_f32 + c`, the product of a and b rounded first.
+    unsafe fn add_scaled(c: Self::Floats, a: Self::Floats, b: Self::Floats, sum: Self::Ints) -> Self::Floats;
+    /// `a b + c`.
+    unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// Adds four products of four bytes: `w` points to vectors `[4][2]` of weights; each `x` to four bytes, and every
+    /// 32 bytes further the next four.
+    unsafe fn tile4<F: Form, const C: usize>(
+        sums: &mut [[Self::Ints; 2]; C],
+        w: *const u8,
+        x: [*const i32; C],
+    );
+}
+
+/// Distance, in words, from four values of a block of activations to the next four.
+const NEXT: usize = 8;
+
+impl Wide for Avx2 {
+    const LANES: usize = 8;
+    const COLS: usize = 2;
+    type Ints = __m256i;
+    type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn ints(value: i32) -> __m256i {
+        // SAFETY: see above; so below.
+        unsafe { _mm256_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left(v: __m256i, by: u32) -> __m256i {
+        // SAFETY: see above.
+        unsafe { _mm256_sllv_epi32(v, _mm256_set1_epi32(by as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn floats(value: f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m256) {
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(c: __m256, a: __m256, b: __m256, sum: __m256i) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_fmadd_ps(_mm256_mul_ps(a, b), _mm256_cvtepi32_ps(sum), c) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile4<F: Form, const C: usize>(
+        sums: &mut [[__m256i; 2]; C],
+        w: *const u8,
+        x: [*const i32; C],
+    ) {
+        // How many pairs of products fit 16 bits together.
+        let together = match F::QUANTS {
+            Quants::Five => 4,
+            Quants::Six => 2,
+            Quants::Signed => 1,
+        };
+        // SAFETY: see above; `w` and `x` are readable as promised.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let w = w.cast::<__m256i>();
+            let mut g = 0;
+            while g < 4 {
+                let mut pairs = [[_mm256_setzero_si256(); 2]; C];
+                for i in 0..together {
+                    let w = each!(|r: 2| w.add(2 * (g + i) + r).read());
+                    for c in 0..C {
+                        let x = _mm256_set1_epi32(x[c].add(NEXT * (g + i)).read());
+                        for r in 0..2 {
+                            let product = Self::pairs::<F>(w[r], x);
+                            pairs[c][r] = if i == 0 { product } else { _mm256_add_epi16(pairs[c][r], product) };
+                        }
+                    }
+                }
+                for c in 0..C {
+                    for r in 0..2 {
+                        sums[c][r] = _mm256_add_epi32(sums[c][r], _mm256_madd_epi16(pairs[c][r], ones));
+                    }
+                }
+                g += together;
+            }
+        }
+    }
+}
+
+impl Wide for Vnni {
+    const LANES: usize = 16;
+    const COLS: usize = 4;
+    type Ints = __m512i;
+    type Floats = __m512;
+
+    #[inline(always)]
+    unsafe fn ints(value: i32) -> __m512i {
+        // SAFETY: see above; so below.
+        unsafe { _mm512_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left(v: __m512i, by: u32) -> __m512i {
+        // SAFETY: see above.
+        unsafe { _mm512_sllv_epi32(v, _mm512_set1_epi32(by as i32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn floats(value: f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m512) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(c: __m512, a: __m512, b: __m512, sum: __m512i) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_fmadd_ps(_mm512_mul_ps(a, b), _mm512_cvtepi32_ps(sum), c) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile4<F: Form, const C: usize>(
+        sums: &mut [[__m512i; 2]; C],
+        w: *const u8,
+        x: [*const i32; C],
+    ) {
+        // SAFETY: see above; `w` and `x` are readable as promised.
+        unsafe {
+            let w = w.cast::<__m512i>();
+            for g in 0..4 {
+                let w = each!(|r: 2| w.add(2 * g + r).read());
+                for c in 0..C {
+                    let x = _mm512_set1_epi32(x[c].add(NEXT * g).read());
+                    for r in 0..2 {
+                        sums[c][r] = _mm512_dpbusd_epi32(sums[c][r], w[r], x);
+                    }
+                }
+            }
+        }
+    }
+}
