@@ -19,12 +19,7 @@ pub(super) trait Tiled: Wide {
     type Block;
 
     /// As [`octet`].
-    unsafe fn octet(
-        rows: &[Weights; OCTET],
-        parts: [bool; 2],
-        blocks: *mut Self::Block,
-        first: usize,
-    );
+    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: *mut Self::Block, first: usize);
 
     /// As [`columns`].
     unsafe fn columns<F: Form>(tile: &Tile, columns: &[*const u8], out: *mut f32, stride: usize);
@@ -54,12 +49,7 @@ macro_rules! tiled {
             }
 
             #[inline(always)]
-            unsafe fn columns<F: Form>(
-                tile: &Tile,
-                columns: &[*const u8],
-                out: *mut f32,
-                stride: usize,
-            ) {
+            unsafe fn columns<F: Form>(tile: &Tile, columns: &[*const u8], out: *mut f32, stride: usize) {
                 // SAFETY: promised by the caller.
                 unsafe { $pass::<F>(tile, columns, out, stride) }
             }
@@ -269,8 +259,7 @@ unsafe fn add_block<D: Tiled, F: Form, const C: usize>(
                 for r in 0..2 {
                     let mins = D::load(mins.add(half * rows + r * D::LANES));
                     for c in 0..C {
-                        let sum =
-                            if F::HALVES { (*x[c]).sums[half][lane] } else { (*x[c]).whole_sums[lane] };
+                        let sum = if F::HALVES { (*x[c]).sums[half][lane] } else { (*x[c]).whole_sums[lane] };
                         acc[c][r] = D::mul_add(mins, D::floats(sum), acc[c][r]);
                     }
                 }

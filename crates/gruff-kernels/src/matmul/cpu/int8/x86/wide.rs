@@ -96,11 +96,7 @@ impl Wide for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn tile4<F: Form, const C: usize>(
-        sums: &mut [[__m256i; 2]; C],
-        w: *const u8,
-        x: [*const i32; C],
-    ) {
+    unsafe fn tile4<F: Form, const C: usize>(sums: &mut [[__m256i; 2]; C], w: *const u8, x: [*const i32; C]) {
         // How many pairs of products fit 16 bits together.
         let together = match F::QUANTS {
             Quants::Five => 4,
@@ -120,7 +116,8 @@ impl Wide for Avx2 {
                         let x = _mm256_set1_epi32(x[c].add(NEXT * (g + i)).read());
                         for r in 0..2 {
                             let product = Self::pairs::<F>(w[r], x);
-                            pairs[c][r] = if i == 0 { product } else { _mm256_add_epi16(pairs[c][r], product) };
+                            pairs[c][r] =
+                                if i == 0 { product } else { _mm256_add_epi16(pairs[c][r], product) };
                         }
                     }
                 }
@@ -190,11 +187,7 @@ impl Wide for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn tile4<F: Form, const C: usize>(
-        sums: &mut [[__m512i; 2]; C],
-        w: *const u8,
-        x: [*const i32; C],
-    ) {
+    unsafe fn tile4<F: Form, const C: usize>(sums: &mut [[__m512i; 2]; C], w: *const u8, x: [*const i32; C]) {
         // SAFETY: see above; `w` and `x` are readable as promised.
         unsafe {
             let w = w.cast::<__m512i>();
