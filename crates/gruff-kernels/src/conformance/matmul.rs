@@ -48,7 +48,7 @@ fn weight(device: &Device, block_type: BlockType, rows: usize, cols: usize) -> R
     PackedTensor::from_bytes(device, &packed, block_type, [1, rows, cols])
 }
 
-/// Normal values; in some of the rows one value stands far above the others, so that its group is loud.
+/// Normal values; in some of the rows one value stands far above the others, so that its block is loud.
 fn activations(values: &mut Values, tokens: usize, cols: usize) -> Vec<f32> {
     let mut x = values.normal(tokens * cols, 1.0);
     for row in x.chunks_exact_mut(cols) {
