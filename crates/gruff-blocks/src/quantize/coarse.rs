@@ -1,6 +1,6 @@
 //! One and two bits with one scale: signs, three levels, four levels.
 
-use super::search::{extreme, nearest, scale_of_levels, sums};
+use super::search::{NOTHING, extreme, nearest, scale_of_levels, sums};
 use crate::arrange::two_bits;
 use crate::binary::{Q1_0, Q2_0};
 use crate::block::F16;
@@ -33,15 +33,45 @@ pub(super) fn q2_0(x: &[f32; 64], importance: Option<&[f32; 64]>) -> Q2_0 {
 }
 
 /// Scale and codes (0, 1, 2 for -1, 0, 1).
+///
+/// Which values become 0 is one number, the cut; the scale is then the weighted mean of the magnitudes above it, and the
+/// best cut for a scale is its half.
 fn ternary(x: &Values, importance: Option<&Values>) -> (F16, [u8; 256]) {
     let w = even(importance);
-    let snap = |value: f32| nearest(value, -1.0, 1.0);
+    let mut magnitudes = [0.0; 256];
+    let mut weighed = [0.0; 256];
+    for i in 0..256 {
+        magnitudes[i] = x[i].abs();
+        weighed[i] = w[i] * magnitudes[i];
+    }
+    let largest = extreme(x).abs();
+    let (mut scale, mut score) = (0.0, 0.0);
+    let mut consider = |cut: f32| {
+        let [sum, weight] = sums::<256, 2>(|i| {
+            // A mask instead of a branch: this is the loop that takes the time.
+            let above = u32::from(magnitudes[i] > cut).wrapping_neg();
+            [weighed[i], w[i]].map(|value| f32::from_bits(value.to_bits() & above))
+        });
+        // What the candidate takes off the error is sum^2 / weight.
+        if weight > 0.0 && sum * sum > score * weight {
+            scale = sum / weight;
+            score = sum * scale;
+        }
+        scale
+    };
     // Weights that are ternary already have their largest value at 1; others are better served with it further out.
-    let ends = [1.0, 1.6, 2.1, 2.8];
-    let scale = scale_of_levels(x, &w, snap, ends.into_iter()).value;
+    let mut best = 0.0;
+    for end in [1.0, 1.6, 2.1, 2.8] {
+        best = consider(0.5 / end * largest);
+    }
+    let scale = if largest < NOTHING { 0.0 } else { consider(0.5 * best) };
     let d = F16::from(scale);
-    let inverse = if d.get() == 0.0 || extreme(x) == 0.0 { 0.0 } else { 1.0 / d.get() };
-    (d, x.map(|x| (snap(x * inverse) + 1.0) as u8))
+    let cut = if d.get() == 0.0 { f32::INFINITY } else { 0.5 * d.get() };
+    let mut codes = [0; 256];
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = 1 + u8::from(*x > cut) - u8::from(*x < -cut);
+    }
+    (d, codes)
 }
 
 /// Digits as a byte, the most significant first: the fraction that [`trit`](crate::ternary::trit) takes apart, rounded
