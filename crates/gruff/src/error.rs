@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What can go wrong on the way from a model's name to its answer.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,22 @@ pub enum Error {
         /// What is wrong with it.
         fault: String,
     },
+    /// A file of a cache that cannot be written, or not be used.
+    #[error("{}: {fault}", path.display())]
+    CacheFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, as a predicate.
+        fault: String,
+    },
+    /// A file of an adapter that cannot be applied to the model.
+    #[error("{}: {fault}", path.display())]
+    Adapter {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, as a predicate.
+        fault: String,
+    },
     /// A temporary file cannot be written.
     #[error("no temporary file can be written: {0}; make room, or set TMPDIR")]
     Scratch(#[source] std::io::Error),
@@ -53,3 +69,9 @@ pub enum Error {
 
 /// The results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn cache_file(path: &Path, fault: impl Into<String>) -> Self {
+        Self::CacheFile { path: path.to_owned(), fault: fault.into() }
+    }
+}

@@ -15,26 +15,37 @@
 
 mod batch;
 mod bundled;
+mod cache;
+mod cache_file;
 mod conversation;
 mod dense;
+mod embeddings;
 mod error;
 mod fit;
 mod forward;
 mod generation;
+mod lora;
 mod model;
+mod pipeline;
 mod pretrained;
 mod summary;
 pub mod system;
 mod tokenizer;
 
 pub use bundled::{BUNDLED, HAS_BUNDLED};
+pub use cache::{Cache, LogitRows};
 pub use conversation::Conversation;
 pub use dense::GgufConfig;
+pub use embeddings::{EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use fit::{Fit, Machine, best as best_fit, fit, fit_remote};
-pub use forward::Forward;
+pub use forward::{CausalLMOutput, Forward};
 pub use generation::GenerationConfig;
 pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, Streamed, StreamedToken};
+pub use pipeline::{
+    Generated, GeneratedText, PipelineInput, PipelineInputs, PipelineOptions, TextGenerationPipeline,
+    pipeline,
+};
 pub use pretrained::{Checkpoint, Dtype, FromCheckpoint, LoadOptions, Pretrained};
 pub use summary::TypeShare;
 pub use tokenizer::{AutoTokenizer, ChatOptions};
@@ -42,6 +53,11 @@ pub use tokenizer::{AutoTokenizer, ChatOptions};
 pub use gruff_convert::Dense;
 pub use gruff_engine::{Context, FinishReason, MemoryPlan, Usage};
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
+pub use gruff_kernels::{Device, Tensor};
+pub use gruff_models::{
+    AttnImplementation, ForwardOptions, HookContext, HookError, HookGuard, Hooks, InputContext,
+    LayerAttentions, LoraScales, Module, ModuleGuard, ModuleInfo, ModuleKind, Weight,
+};
 pub use gruff_text::chat::Message;
 
 /// The floors below, for those who want more than this face shows.

@@ -1,11 +1,15 @@
 //! A causal language model behind transformers' `generate`.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gruff_engine::{Engine, EngineOptions, FinishReason, MemoryPlan, Usage};
 use gruff_kernels::Device;
-use gruff_models::Model;
+use gruff_kernels::Tensor;
+use gruff_models::{
+    AttnImplementation, HookContext, HookError, HookGuard, Model, Module, ModuleGuard, ModuleInfo, Weight,
+};
 
 use crate::batch::Batch;
 use crate::{Checkpoint, Error, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
@@ -29,7 +33,10 @@ const MOST_SEQUENCES: usize = 32;
 pub struct AutoModelForCausalLM {
     model: Arc<dyn Model>,
     device: Device,
+    checkpoint: Checkpoint,
     engine: Mutex<Option<Engine>>,
+    /// What [`Model::revision`] was when the engine's caches were filled.
+    revision: AtomicU64,
     options: EngineOptions,
     generation_config: GenerationConfig,
     end_tokens: Vec<u32>,
@@ -118,6 +125,56 @@ impl AutoModelForCausalLM {
     /// The model beneath: configuration, weights, `forward`.
     pub fn model(&self) -> &Arc<dyn Model> {
         &self.model
+    }
+
+    /// The file that it was loaded from.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The parts of the model, in transformers' naming.
+    pub fn named_modules(&self) -> &[ModuleInfo] {
+        self.model.named_modules()
+    }
+
+    /// Calls `hook` with the output of every module whose name matches `pattern`, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`gruff_models::Hooks::on`].
+    pub fn register_forward_hook<F>(&self, pattern: &str, hook: F) -> Result<HookGuard>
+    where
+        F: Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync + 'static,
+    {
+        Ok(self.model.hooks().on(pattern, hook)?)
+    }
+
+    /// Puts a module of one's own in the place of the one called `name`, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`gruff_models::Modules::replace`].
+    pub fn replace(&self, name: &str, module: Arc<dyn Module>) -> Result<ModuleGuard> {
+        Ok(self.model.replace(name, module)?)
+    }
+
+    /// The weight called `name`, packed and unpacked.
+    ///
+    /// # Errors
+    /// As [`gruff_models::Parameters::get`].
+    pub fn weight(&self, name: &str) -> Result<Weight> {
+        Ok(self.model.weight(name)?)
+    }
+
+    /// Puts another weight in the place of the one called `name`.
+    ///
+    /// # Errors
+    /// As [`gruff_models::Parameters::set`].
+    pub fn set_weight(&self, name: &str, weight: Weight) -> Result<()> {
+        Ok(self.model.set_weight(name, weight)?)
+    }
+
+    /// Chooses how attention is computed from now on.
+    pub fn set_attn_implementation(&self, attention: AttnImplementation) {
+        self.model.set_attn_implementation(attention);
     }
 
     /// The device it computes on.
@@ -209,6 +266,12 @@ impl AutoModelForCausalLM {
     /// The engine, made or made larger for a batch of this size.
     fn ready<'a>(&self, engine: &'a mut Option<Engine>, batch: usize) -> Result<&'a mut Engine> {
         let wanted = batch.clamp(self.options.max_sequences, MOST_SEQUENCES.max(self.options.max_sequences));
+        // What the caches hold was computed without a hook, module, weight or adapter that is there now, or with one
+        // that is gone.
+        let revision = self.model.revision();
+        if self.revision.swap(revision, Ordering::Relaxed) != revision {
+            *engine = None;
+        }
         let serves = engine.as_ref().is_some_and(|engine| engine.memory().max_sequences >= wanted);
         if !serves {
             // The old caches go before the new ones are planned.
@@ -227,6 +290,7 @@ impl FromCheckpoint for AutoModelForCausalLM {
     fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
         let device = options.open_device()?;
         let model: Arc<dyn Model> = Arc::from(gruff_models::load(checkpoint.gguf(), &device)?);
+        model.set_attn_implementation(options.attn_implementation);
         let metadata = checkpoint.gguf().metadata();
         let mut generation_config = GenerationConfig::from_metadata(metadata)?;
         if let Some(path) = &checkpoint.files().generation_config {
@@ -248,7 +312,9 @@ impl FromCheckpoint for AutoModelForCausalLM {
         Ok(Self {
             model,
             device,
+            checkpoint: checkpoint.clone(),
             engine: Mutex::new(None),
+            revision: AtomicU64::new(0),
             options: options.engine(),
             generation_config,
             end_tokens,

@@ -8,6 +8,7 @@ use gruff_engine::{Context, EngineOptions};
 use gruff_gguf::Gguf;
 use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 use gruff_kernels::{Activations, CpuOptions, DType, Device};
+use gruff_models::AttnImplementation;
 use gruff_text::{Tokenizer, TokenizerOptions};
 
 use crate::bundled::{self, BUNDLED};
@@ -92,6 +93,8 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Memory that may be used, in bytes; `None` for what the system has available.
     pub memory: Option<u64>,
+    /// How attention is computed.
+    pub attn_implementation: AttnImplementation,
     /// Pre-tokenizer to use instead of the file's (`tokenizer.ggml.pre`).
     pub pre_tokenizer: Option<String>,
 }
@@ -203,6 +206,12 @@ impl<T> Pretrained<T> {
     /// How numbers are kept while computing.
     pub fn dtype(mut self, dtype: Dtype) -> Self {
         self.options.dtype = dtype;
+        self
+    }
+
+    /// How attention is computed: `auto`, `eager` or `flash`.
+    pub fn attn_implementation(mut self, attention: AttnImplementation) -> Self {
+        self.options.attn_implementation = attention;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gruff_gguf::Metadata;
-use gruff_text::chat::{ChatTemplate, Message, RenderInput, TemplateError};
+use gruff_text::chat::{ChatTemplate, Continuation, Message, RenderInput, TemplateError};
 use gruff_text::{Detokenizer, EncodeOptions, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -25,6 +25,8 @@ pub struct AutoTokenizer {
 pub struct ChatOptions {
     /// Whether to end with the header of the assistant's answer.
     pub add_generation_prompt: bool,
+    /// Whether to end inside the last message, so that the model goes on with it.
+    pub continue_final_message: bool,
     /// JSON schemas of the functions that the model may call.
     pub tools: Option<Vec<Value>>,
     /// Further variables of the template: `enable_thinking`, `reasoning_effort`, …
@@ -115,6 +117,10 @@ impl AutoTokenizer {
             messages,
             tools: options.tools.as_deref(),
             add_generation_prompt: options.add_generation_prompt,
+            continue_final_message: match options.continue_final_message {
+                true => Continuation::Field("content"),
+                false => Continuation::None,
+            },
             bos_token: bos.as_deref(),
             eos_token: eos.as_deref(),
             variables: options.variables.clone(),

@@ -9,6 +9,7 @@ mod detokenize;
 mod doctor;
 mod download;
 mod edit;
+mod embed;
 mod fit;
 mod imatrix;
 mod inspect;
@@ -56,6 +57,7 @@ pub(crate) enum Command {
     Render(render::Render),
     Bench(Box<bench::Bench>),
     Logits(logits::Logits),
+    Embed(embed::Embed),
     Perplexity(Box<perplexity::Perplexity>),
     Imatrix(imatrix::Imatrix),
     Compare(compare::Compare),

@@ -74,7 +74,8 @@ impl Render {
                 if let Some(template) = template {
                     tokenizer = tokenizer.with_chat_template(template);
                 }
-                let options = ChatOptions { add_generation_prompt, tools, variables };
+                let options =
+                    ChatOptions { add_generation_prompt, tools, variables, ..ChatOptions::default() };
                 tokenizer.render_chat(&messages, &options)?
             }
             (None, Some(template)) => {

@@ -4,6 +4,7 @@ mod bench;
 #[cfg(feature = "bundled-model")]
 mod bundled;
 mod convert;
+mod embed;
 mod errors;
 mod evaluate;
 mod files;

@@ -8,6 +8,7 @@ use super::values::{Values, path_of};
 use crate::architecture::{Config, Parameter, Sizes, parameters};
 use crate::convert::names::MIXTRAL;
 use crate::json::Document;
+use crate::layout::Transpose;
 use crate::stream::{Job, Origin};
 use crate::{Error, Result};
 
@@ -89,6 +90,17 @@ impl<'a> Dense<'a> {
     /// A tensor's shape, outermost dimension first.
     pub fn shape(&self, name: &str) -> Option<&[u64]> {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
+    }
+
+    /// Where GGUF's rows and columns of a matrix come from: row r of the file is row `rows[r]` of the tensor, and
+    /// likewise its columns. For what stands beside packed matrices, such as adapters that transformers trained.
+    pub fn gguf_order(&self, name: &str) -> Option<(Vec<usize>, Vec<usize>)> {
+        let job = &self.tensors.get(name)?.job;
+        let (rows, columns) = job.layout.order(true);
+        let order = |order: Option<Transpose>, count: u64| {
+            (0..count).map(|at| order.map_or(at, |order| order.source(at)) as usize).collect()
+        };
+        Some((order(rows, job.rows), order(columns, job.columns)))
     }
 
     /// A tensor's values, in row-major order.

@@ -59,6 +59,24 @@ impl SafetensorsFile {
         &self.tensors
     }
 
+    /// A tensor's values, in the order they are stored.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] when there is no such tensor, or its values are of a type that is not read; [`Error::Io`].
+    pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
+        let refuse = |fault: String| Error::tensor(&self.path, name, fault);
+        let tensor = self.tensors.get(name).ok_or_else(|| refuse("does not exist".to_owned()))?;
+        let dtype = tensor.known_dtype();
+        let dtype = dtype.ok_or_else(|| {
+            refuse(format!("is of type {}; only F32, F16, BF16 and F64 can be read", tensor.dtype))
+        })?;
+        let count = tensor.values() as usize;
+        let (mut bytes, mut values) = (vec![0; count * dtype.bytes()], vec![0.0; count]);
+        self.read(tensor, 0, &mut bytes)?;
+        dtype.unpack(&bytes, &mut values);
+        Ok(values)
+    }
+
     /// Reads bytes of a tensor's values, from byte `from` of them.
     fn read(&self, tensor: &TensorEntry, from: u64, out: &mut [u8]) -> Result<()> {
         let mut file = &self.file;

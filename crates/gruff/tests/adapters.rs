@@ -1,0 +1,190 @@
+//! Adapters from GGUF files, as convert_lora_to_gguf writes them.
+
+use std::path::Path;
+
+use gruff::floors::blocks::BlockType;
+use gruff::floors::gguf::{Metadata, Writer};
+use gruff::{AutoModelForCausalLM, Dtype, ForwardOptions, LogitRows, LoraScales, Weight};
+
+#[path = "../examples/tiny_random/model.rs"]
+mod tiny;
+
+const ALPHA: f32 = 6.0;
+const RANK: u64 = 3;
+
+fn values(seed: u64, count: u64) -> Vec<f32> {
+    (0..count).map(|i| (((i * 7919 + seed * 104_729) % 1000) as f32 / 1000.0 - 0.5) * 0.3).collect()
+}
+
+/// (tensor, inputs, outputs): an attention's queries, a delta net's projection, a feed-forward.
+const ADAPTED: [(&str, u64, u64); 3] =
+    [("blk.1.attn_q.weight", 64, 256), ("blk.0.attn_qkv.weight", 64, 128), ("blk.2.ffn_down.weight", 96, 64)];
+
+/// Their modules.
+const MODULES: [&str; 3] = [
+    "model.layers.1.self_attn.q_proj",
+    "model.layers.0.linear_attn.in_proj_qkv",
+    "model.layers.2.mlp.down_proj",
+];
+
+fn metadata() -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert("general.type", "adapter");
+    metadata.insert("general.architecture", "qwen35");
+    metadata.insert("adapter.type", "lora");
+    metadata.insert("adapter.lora.alpha", ALPHA);
+    metadata
+}
+
+fn write(path: &Path, metadata: Metadata, tensors: &[(String, [u64; 2], Vec<f32>)]) {
+    let mut writer = Writer::new(metadata);
+    for (name, shape, _) in tensors {
+        writer.add(name, shape, BlockType::F32).unwrap();
+    }
+    let mut file = writer.create(path).unwrap();
+    for (name, _, values) in tensors {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        file.write(name, &bytes).unwrap();
+    }
+    file.finish().unwrap();
+}
+
+fn pairs() -> Vec<(String, [u64; 2], Vec<f32>)> {
+    let pair = |(seed, (tensor, inputs, outputs)): (u64, &(&str, u64, u64))| {
+        [
+            (format!("{tensor}.lora_a"), [*inputs, RANK], values(2 * seed, inputs * RANK)),
+            (format!("{tensor}.lora_b"), [RANK, *outputs], values(2 * seed + 1, outputs * RANK)),
+        ]
+    };
+    (0..).zip(&ADAPTED).flat_map(pair).collect()
+}
+
+struct Tiny {
+    folder: tempfile::TempDir,
+    model: AutoModelForCausalLM,
+}
+
+impl Tiny {
+    fn new(dtype: Dtype) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        tiny::write(&path).unwrap();
+        let model =
+            AutoModelForCausalLM::from_pretrained(path.to_str().unwrap()).dtype(dtype).load().unwrap();
+        Self { folder, model }
+    }
+
+    fn adapter(&self, metadata: Metadata, tensors: &[(String, [u64; 2], Vec<f32>)]) -> std::path::PathBuf {
+        let path = self.folder.path().join("adapter.gguf");
+        write(&path, metadata, tensors);
+        path
+    }
+
+    /// Logits of all tokens of two sequences.
+    fn logits(&self, adapters: Option<Vec<LoraScales>>) -> [Vec<f32>; 2] {
+        let mut cache = self.model.new_cache(2, 32).unwrap();
+        let options = ForwardOptions { adapters, ..ForwardOptions::default() };
+        let tokens = vec![vec![1, 2, 3, 4, 5], vec![9, 8, 7]];
+        let output = self.model.forward_with(tokens, &mut cache, LogitRows::All, &options).unwrap();
+        [0, 1].map(|sequence| output.all_logits(sequence).flatten().copied().collect())
+    }
+}
+
+fn nmse(found: &[f32], expected: &[f32]) -> f64 {
+    let error: f64 = found.iter().zip(expected).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    error / expected.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>()
+}
+
+#[test]
+fn an_adapter_file_is_a_change_of_the_weights() {
+    let tiny = Tiny::new(Dtype::F32);
+    let plain = tiny.logits(None);
+    tiny.model.load_adapter("a", tiny.adapter(metadata(), &pairs())).unwrap();
+    let beside = tiny.logits(None);
+    assert!(nmse(&beside[0], &plain[0]) > 1e-4);
+    tiny.model.unload_adapter("a").unwrap();
+    for (seed, (module, (_, inputs, outputs))) in (0..).zip(MODULES.iter().zip(ADAPTED)) {
+        let name = format!("{module}.weight");
+        let (a, b) = (values(2 * seed, inputs * RANK), values(2 * seed + 1, outputs * RANK));
+        let mut merged = tiny.model.weight(&name).unwrap().to_vec_f32().unwrap();
+        let (inputs, rank) = (inputs as usize, RANK as usize);
+        for (row, b) in merged.chunks_exact_mut(inputs).zip(b.chunks_exact(rank)) {
+            for (b, a) in b.iter().zip(a.chunks_exact(inputs)) {
+                row.iter_mut().zip(a).for_each(|(weight, a)| *weight += ALPHA / RANK as f32 * b * a);
+            }
+        }
+        let shape = [outputs as usize, inputs];
+        let merged = Weight::pack(tiny.model.device(), &merged, BlockType::F32, &shape).unwrap();
+        tiny.model.set_weight(&name, merged).unwrap();
+    }
+    let merged = tiny.logits(None);
+    assert!(nmse(&beside[0], &merged[0]) < 1e-9 && nmse(&beside[1], &merged[1]) < 1e-9);
+}
+
+#[test]
+fn requests_have_scales_of_their_own() {
+    let tiny = Tiny::new(Dtype::Auto);
+    let plain = tiny.logits(None);
+    let path = tiny.adapter(metadata(), &pairs());
+    tiny.model.load_adapter("a", &path).unwrap();
+    tiny.model.load_adapter("b", &path).unwrap();
+    let scales = |pairs: &[(&str, f32)]| -> LoraScales {
+        pairs.iter().map(|(name, scale)| ((*name).to_owned(), *scale)).collect()
+    };
+    let mixed = tiny.logits(Some(vec![LoraScales::new(), scales(&[("a", 0.25), ("b", 0.75)])]));
+    assert!(mixed[0] == plain[0] && mixed[1] != plain[1]);
+    tiny.model.set_adapter_scale("a", 0.25).unwrap();
+    tiny.model.set_adapter_scale("b", 0.75).unwrap();
+    let both = tiny.logits(None);
+    assert!(both[1] == mixed[1] && both[0] != plain[0]);
+    assert_eq!(tiny.model.adapters(), scales(&[("a", 0.25), ("b", 0.75)]));
+}
+
+#[test]
+fn generate_sees_adapters_come_and_go() {
+    let tiny = Tiny::new(Dtype::Auto);
+    let config = gruff::GenerationConfig { max_new_tokens: Some(8), ..Default::default() };
+    let generate = || tiny.model.generate(vec![1, 2, 3, 4], &config).unwrap().sequences;
+    let plain = generate();
+    tiny.model.load_adapter("a", tiny.adapter(metadata(), &pairs())).unwrap();
+    tiny.model.set_adapter_scale("a", 8.0).unwrap();
+    assert_ne!(generate(), plain, "what the caches hold was made without it");
+    tiny.model.unload_adapter("a").unwrap();
+    assert_eq!(generate(), plain);
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused() {
+    let tiny = Tiny::new(Dtype::Auto);
+    let refuse =
+        |change: &dyn Fn(&mut Metadata), tensors: &[(String, [u64; 2], Vec<f32>)], expected: &str| {
+            let mut metadata = metadata();
+            change(&mut metadata);
+            let path = tiny.adapter(metadata, tensors);
+            let error = tiny.model.load_adapter("a", &path).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("adapter.gguf"), "{expected}: {error}");
+        };
+    let same = |_: &mut Metadata| {};
+    refuse(&|metadata| drop(metadata.insert("general.type", "model")), &pairs(), "not an adapter");
+    refuse(&|metadata| drop(metadata.insert("adapter.type", "control_vector")), &pairs(), "control_vector");
+    refuse(&|metadata| drop(metadata.insert("general.architecture", "llama")), &pairs(), "llama model");
+    refuse(
+        &|metadata| drop(metadata.insert("adapter.alora.invocation_tokens", vec![1_u32, 2])),
+        &pairs(),
+        "activated",
+    );
+    let one =
+        |name: &str, shape: [u64; 2]| (name.to_owned(), shape, vec![0.1; (shape[0] * shape[1]) as usize]);
+    refuse(&same, &[one("blk.1.attn_q.weight", [64, 256])], "no part of a LoRA");
+    refuse(&same, &[one("blk.9.attn_q.weight.lora_a", [64, 2])], "does not have");
+    refuse(&same, &[one("blk.1.attn_q.weight.lora_a", [64, 2])], "only one of the two");
+    let pair = |a: [u64; 2], b: [u64; 2]| {
+        [one("blk.1.attn_q.weight.lora_a", a), one("blk.1.attn_q.weight.lora_b", b)]
+    };
+    refuse(&same, &pair([64, 2], [3, 256]), "ranks differ");
+    refuse(&same, &pair([32, 2], [2, 256]), "another base model");
+    let mut wild = pair([64, 2], [2, 256]);
+    wild[0].2[5] = f32::NAN;
+    refuse(&same, &wild, "not numbers");
+    assert!(tiny.model.model().adapters().scales().is_empty());
+}

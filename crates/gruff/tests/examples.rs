@@ -1,0 +1,77 @@
+//! The examples, on the bundled model.
+#![cfg(feature = "bundled-model")]
+#![allow(dead_code, reason = "their main functions are for the command line")]
+
+use gruff::{AutoModelForCausalLM, AutoTokenizer, BUNDLED, GenerationConfig};
+
+#[path = "../examples/evaluate.rs"]
+mod evaluate;
+#[path = "../examples/experiment.rs"]
+mod experiment;
+#[path = "../examples/fine_tune.rs"]
+mod fine_tune;
+#[path = "../examples/lora_merge.rs"]
+mod lora_merge;
+#[path = "../examples/own_loop.rs"]
+mod own_loop;
+#[path = "../examples/validate.rs"]
+mod validate;
+
+#[test]
+fn activations_are_seen_and_left_out() {
+    let found = experiment::run(BUNDLED).unwrap();
+    assert_eq!(found.len(), 12);
+    assert!(found.values().all(|(length, change)| *length > 0.0 && *change != 0.0));
+}
+
+#[test]
+fn a_checkpoint_is_evaluated() {
+    let (perplexity, best) = evaluate::run(BUNDLED).unwrap();
+    assert!(perplexity > 1.0 && perplexity < 4096.0, "{perplexity}");
+    assert!(best < 3);
+}
+
+#[test]
+fn a_checkpoint_is_held_to_another() {
+    let distances = validate::run(BUNDLED, None).unwrap();
+    assert_eq!(distances.len(), 14);
+    assert!(distances.iter().all(|distance| *distance < 1e-2), "{distances:?}");
+    assert!(distances.iter().skip(1).all(|distance| *distance > 0.0), "the fast path rounds");
+    assert!(validate::run(BUNDLED, Some(BUNDLED)).unwrap().iter().all(|distance| *distance == 0.0));
+}
+
+#[test]
+fn a_loop_of_ones_own_is_generate() {
+    own_loop::run(BUNDLED).unwrap();
+    let tokenizer = AutoTokenizer::from_pretrained(BUNDLED).load().unwrap();
+    let model = AutoModelForCausalLM::from_pretrained(BUNDLED).load().unwrap();
+    let texts = ["The capital of France is", "The", "Once upon a time there was a king who had three sons"];
+    let prompts: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
+    let own = own_loop::generate(&model, &prompts).unwrap();
+    let config = GenerationConfig {
+        max_new_tokens: Some(24),
+        do_sample: Some(false),
+        repetition_penalty: Some(1.0),
+        ..GenerationConfig::default()
+    };
+    let output = model.generate(prompts, &config).unwrap();
+    for (index, own) in own.iter().enumerate() {
+        let generated = output.new_tokens(index);
+        let end = generated.iter().position(|id| model.end_tokens().contains(id)).unwrap_or(generated.len());
+        assert_eq!(own, &generated[..end], "{}", texts[index]);
+    }
+}
+
+#[test]
+fn a_checkpoint_is_handed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let dense = folder.path().join("dense");
+    assert_eq!(fine_tune::run(BUNDLED, &dense, None).unwrap(), 8_957_192);
+    assert!(dense.join("model.safetensors").exists() && dense.join("config.json").exists());
+}
+
+#[test]
+fn a_merged_adapter_is_the_adapter() {
+    let relative = lora_merge::run(BUNDLED).unwrap();
+    assert!(relative < 1e-8, "{relative}");
+}
