@@ -27,6 +27,7 @@ fn main() -> ExitCode {
 fn run(command: Command, console: &Console) -> anyhow::Result<()> {
     match command {
         Command::Run(command) => command.run(console),
+        Command::Serve(command) => command.run(console),
         Command::Inspect(command) => command.run(console),
         Command::Tokenize(command) => command.run(console),
         Command::Detokenize(command) => command.run(console),

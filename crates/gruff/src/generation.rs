@@ -105,8 +105,9 @@ impl GenerationConfig {
         self
     }
 
-    /// The request for one prompt of a batch.
-    pub(crate) fn request(&self, prompt: Vec<u32>, index: usize, end_tokens: &[u32]) -> Request {
+    /// The engine's request for prompt number `index` of a batch; `end_tokens` end an answer where the
+    /// configuration names none.
+    pub fn request(&self, prompt: Vec<u32>, index: usize, end_tokens: &[u32]) -> Request {
         let sampled = self.do_sample.unwrap_or(self.temperature.is_some());
         let temperature = if sampled { self.temperature.unwrap_or(1.0) } else { 0.0 };
         Request {

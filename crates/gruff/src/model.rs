@@ -250,7 +250,8 @@ impl AutoModelForCausalLM {
             .finish(engine, on_event)
     }
 
-    pub(crate) fn engine_options(&self) -> &EngineOptions {
+    /// What an engine for this model is made with.
+    pub fn engine_options(&self) -> &EngineOptions {
         &self.options
     }
 

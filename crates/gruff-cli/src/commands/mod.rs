@@ -20,6 +20,7 @@ mod perplexity;
 mod quantize;
 mod render;
 mod run;
+mod serve;
 mod split;
 mod tokenize;
 
@@ -39,6 +40,7 @@ use crate::console::OutputArgs;
                   Examples:\n  \
                   gruff run unsloth/Qwen3.5-4B-GGUF \"Why is the sky blue?\"\n  \
                   gruff run model.gguf\n  \
+                  gruff serve model.gguf\n  \
                   gruff inspect model.gguf --tensors"
 )]
 pub(crate) struct Cli {
@@ -51,6 +53,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<run::Run>),
+    Serve(Box<serve::Serve>),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(detokenize::Detokenize),

@@ -66,11 +66,21 @@ pub(crate) struct Run {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Reasoning {
+pub(crate) enum Reasoning {
     On,
     Off,
     #[default]
     Auto,
+}
+
+impl Reasoning {
+    pub(crate) fn mode(self) -> ReasoningMode {
+        match self {
+            Reasoning::On => ReasoningMode::On,
+            Reasoning::Off => ReasoningMode::Off,
+            Reasoning::Auto => ReasoningMode::Auto,
+        }
+    }
 }
 
 /// How tokens are chosen. What is not given comes from the checkpoint's recommendations.
@@ -232,12 +242,7 @@ impl Runner {
     }
 
     fn set_reasoning(&mut self, reasoning: Reasoning) {
-        let mode = match reasoning {
-            Reasoning::On => ReasoningMode::On,
-            Reasoning::Off => ReasoningMode::Off,
-            Reasoning::Auto => ReasoningMode::Auto,
-        };
-        self.chat.variables = mode.variables();
+        self.chat.variables = reasoning.mode().variables();
     }
 }
 

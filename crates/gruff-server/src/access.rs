@@ -1,0 +1,153 @@
+//! Who may ask: keys, hosts, origins.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use crate::api_error::ApiError;
+use crate::ids;
+use crate::service::Service;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Routes that everybody may ask, such as a load balancer.
+const OPEN: [&str; 1] = ["/health"];
+
+/// What the middleware knows.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) service: Arc<Service>,
+    /// SHA-256 of each key.
+    keys: Arc<[[u8; 32]]>,
+    /// Only names of this machine are accepted as hosts.
+    loopback: bool,
+}
+
+impl Access {
+    pub(crate) fn new(service: Arc<Service>, loopback: bool) -> Self {
+        let keys = service.options.api_keys.iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect();
+        Self { service, keys, loopback }
+    }
+
+    fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.loopback {
+            check_host(headers)?;
+        }
+        if self.keys.is_empty() || OPEN.contains(&path) || self.shows_key(headers) {
+            return Ok(());
+        }
+        Err(ApiError {
+            kind: "authentication_error",
+            ..ApiError::status(
+                StatusCode::UNAUTHORIZED,
+                "invalid_api_key",
+                "this server wants a key: send `Authorization: Bearer KEY`",
+            )
+        })
+    }
+
+    /// Compares digests without telling by the time it takes how much of a key is right, or which.
+    fn shows_key(&self, headers: &HeaderMap) -> bool {
+        let bearer =
+            headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let Some(shown) = bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes)) else {
+            return false;
+        };
+        let shown = Sha256::digest(shown);
+        let equal = |key: &[u8; 32]| key.iter().zip(shown.iter()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
+        self.keys.iter().fold(false, |found, key| found | equal(key))
+    }
+
+    /// The origin to allow, if its pages may use the server.
+    fn origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        let allowed = |wanted: &String| wanted == "*" || wanted.as_bytes() == origin.as_bytes();
+        self.service.options.cors.iter().any(allowed).then(|| origin.clone())
+    }
+}
+
+/// On a loopback address a name that is not this machine's is a page's attempt to reach it under its own name (DNS
+/// rebinding).
+fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let local =
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if local {
+        return Ok(());
+    }
+    Err(ApiError::status(
+        StatusCode::FORBIDDEN,
+        "host_not_allowed",
+        "this server listens on a loopback address and answers to `localhost` and loopback addresses only; \
+         start it with another --host to serve other names",
+    ))
+}
+
+/// Checks every request, counts every response.
+pub(crate) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let route = crate::server::route(request.uri().path());
+    let shown =
+        request.headers().get(&REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
+    let origin = access.origin(request.headers());
+    let checked = access.check(request.uri().path(), request.headers());
+    let preflight = request.method() == Method::OPTIONS && origin.is_some();
+    let mut response = match checked {
+        // A browser's question before the request comes without a key.
+        _ if preflight => preflight_response(),
+        Err(error) => error.into_response(),
+        Ok(()) => next.run(request).await,
+    };
+    access.service.metrics.response(route, response.status().as_u16());
+    let headers = response.headers_mut();
+    let id = shown.or_else(|| HeaderValue::from_str(&ids::id("req_")).ok());
+    if let Some(id) = id {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    }
+    response
+}
+
+fn preflight_response() -> Response {
+    let headers = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
+        (
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            "authorization, content-type, x-api-key, x-request-id, anthropic-version",
+        ),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ];
+    (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_hosts() {
+        let check = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            check_host(&headers).is_ok()
+        };
+        for host in ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]:8000", "[::1]"] {
+            assert!(check(host), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example:8000", "10.0.0.1", "[::2]:80", ""] {
+            assert!(!check(host), "{host}");
+        }
+        assert!(check_host(&HeaderMap::new()).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Answers on their way from the engine: tokens, and the text they make.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use gruff::floors::text::chat::OutputFormat;
+use gruff::floors::text::{Detokenizer, Tokenizer};
+use gruff::{FinishReason, Usage};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::api_error::ApiError;
+use crate::engine_thread::Update;
+use crate::metrics::Metrics;
+use crate::stop::StopStrings;
+
+/// The answers to one request. Dropping it cancels what is still being generated.
+pub(crate) struct Generation {
+    pub(crate) updates: UnboundedReceiver<(usize, Update)>,
+    pub(crate) cancelled: Vec<Arc<AtomicBool>>,
+    /// Which answers have begun.
+    pub(crate) begun: Vec<bool>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) started: Instant,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The places in the queue.
+    pub(crate) _permit: OwnedSemaphorePermit,
+}
+
+impl Generation {
+    /// What comes next, and of which answer; `None` when all have ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
+        let next = match self.deadline {
+            None => self.updates.recv().await,
+            Some(deadline) => match tokio::time::timeout_at(deadline.into(), self.updates.recv()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    return Err(ApiError::status(
+                        StatusCode::GATEWAY_TIMEOUT,
+                        "timeout",
+                        "the request took longer than the server allows; ask for fewer tokens",
+                    ));
+                }
+            },
+        };
+        match &next {
+            Some((choice, Update::Token(_))) => {
+                if let Some(begun) = self.begun.get_mut(*choice).filter(|begun| !**begun) {
+                    *begun = true;
+                    self.metrics.first_token(self.started.elapsed());
+                }
+            }
+            Some((_, Update::Finished(_, usage))) => self.metrics.answer(usage, self.started.elapsed()),
+            Some((_, Update::Failed(error))) => return Err(error.clone()),
+            None => {}
+        }
+        Ok(next)
+    }
+
+    /// Ends one answer; its [`Update::Finished`] still comes.
+    pub(crate) fn cancel(&self, choice: usize) {
+        if let Some(cancelled) = self.cancelled.get(choice) {
+            cancelled.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Turns the tokens of one answer into text, up to a stop string.
+pub(crate) struct TextReader {
+    tokenizer: Tokenizer,
+    detokenizer: Detokenizer,
+    end_tokens: Arc<[u32]>,
+    /// Special tokens that are marks of these formats are part of the text.
+    format: OutputFormat,
+    stop: StopStrings,
+}
+
+impl TextReader {
+    pub(crate) fn new(
+        tokenizer: &Tokenizer,
+        end_tokens: Arc<[u32]>,
+        format: OutputFormat,
+        stops: Vec<String>,
+        continues: bool,
+    ) -> Self {
+        let detokenizer = Detokenizer::new(tokenizer, false);
+        Self {
+            tokenizer: tokenizer.clone(),
+            detokenizer: if continues { detokenizer.continuing() } else { detokenizer },
+            end_tokens,
+            format,
+            stop: StopStrings::new(stops),
+        }
+    }
+
+    /// The text that a token completes.
+    pub(crate) fn token(&mut self, id: u32) -> String {
+        let left_out = self.end_tokens.contains(&id)
+            || (self.tokenizer.is_control(id)
+                && !self.tokenizer.id_to_token(id).is_some_and(|token| self.format.uses(&token)));
+        if left_out {
+            return String::new();
+        }
+        self.stop.feed(self.detokenizer.push(id))
+    }
+
+    /// What was held back, at the end.
+    pub(crate) fn finish(&mut self) -> String {
+        let mut text = self.stop.feed(self.detokenizer.finish());
+        text.push_str(&self.stop.finish());
+        text
+    }
+
+    /// The stop string that was found.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.stop.found()
+    }
+}
+
+/// Why an answer ended, in OpenAI's words.
+pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::MaxNewTokens | FinishReason::Context => "length",
+        // A cancelled answer has met its stop string, or its last allowed call.
+        _ => "stop",
+    }
+}
+
+/// `usage` of several answers to as many prompts as `prompts` says each was counted once for.
+pub(crate) fn usage(prompt_tokens: usize, usages: &[Usage]) -> serde_json::Value {
+    let completion: usize = usages.iter().map(|usage| usage.new_tokens).sum();
+    let cached = usages.iter().map(|usage| usage.cached_tokens).max().unwrap_or(0);
+    serde_json::json!({
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt_tokens + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    })
+}
+
+/// `timings` as llama-server gives them, of one answer.
+pub(crate) fn timings(usage: &Usage) -> serde_json::Value {
+    let millis = |time: std::time::Duration| time.as_secs_f64() * 1000.0;
+    serde_json::json!({
+        "cache_n": usage.cached_tokens,
+        "prompt_n": usage.prompt_tokens - usage.cached_tokens,
+        "prompt_ms": millis(usage.prompt_time),
+        "prompt_per_second": usage.prompt_per_second(),
+        "predicted_n": usage.new_tokens,
+        "predicted_ms": millis(usage.decode_time),
+        "predicted_per_second": usage.decode_per_second(),
+    })
+}

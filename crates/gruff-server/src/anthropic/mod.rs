@@ -1,0 +1,182 @@
+//! Endpoints of Anthropic's API.
+
+mod convert;
+mod respond;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use gruff::floors::text::chat::ReasoningMode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::api_error::ApiError;
+use crate::body::{self, reply};
+use crate::chat::ChatJob;
+use crate::sampling::{OneOrMany, Sampling, stops};
+use crate::service::Service;
+use crate::sse;
+use respond::Answer;
+
+/// A request, as Anthropic's reference has it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessagesRequest {
+    model: Option<String>,
+    messages: Vec<Value>,
+    system: Option<Value>,
+    max_tokens: Option<usize>,
+    #[serde(default)]
+    stream: bool,
+    stop_sequences: Option<Vec<String>>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    #[serde(default)]
+    tools: Vec<Value>,
+    tool_choice: Option<ToolChoice>,
+    thinking: Option<Thinking>,
+    service_tier: Option<String>,
+    /// A label for the caller's own records; nothing depends on it.
+    #[serde(rename = "metadata")]
+    _metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolChoice {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    disable_parallel_tool_use: bool,
+    name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: String,
+    budget_tokens: Option<u64>,
+}
+
+impl MessagesRequest {
+    fn reasoning(&self) -> Result<Option<ReasoningMode>, ApiError> {
+        let Some(thinking) = &self.thinking else { return Ok(None) };
+        if thinking.budget_tokens.is_some() {
+            let message = "this build of gruff does not bound thinking; ask for `{\"type\": \"adaptive\"}`";
+            return Err(ApiError::unsupported("thinking.budget_tokens", message));
+        }
+        match thinking.kind.as_str() {
+            "enabled" | "adaptive" => Ok(Some(ReasoningMode::On)),
+            "disabled" => Ok(Some(ReasoningMode::Off)),
+            _ => Err(ApiError::field("thinking", "`thinking.type` is enabled, adaptive or disabled")),
+        }
+    }
+
+    fn job(self, service: &Service) -> Result<ChatJob, ApiError> {
+        let reasoning = self.reasoning()?;
+        let choice = self.tool_choice;
+        let mut tools = convert::tools(&self.tools)?;
+        match choice.as_ref().map(|choice| (choice.kind.as_str(), &choice.name)) {
+            None | Some(("auto", None)) => {}
+            Some(("none", None)) => tools.clear(),
+            Some(_) => {
+                let message =
+                    "this build of gruff cannot make a model call a tool; `tool_choice` is auto or none";
+                return Err(ApiError::unsupported("tool_choice", message));
+            }
+        }
+        match self.service_tier.as_deref() {
+            None | Some("auto" | "standard_only") => {}
+            Some(_) => {
+                return Err(ApiError::unsupported(
+                    "service_tier",
+                    "there is one tier; leave `service_tier` out",
+                ));
+            }
+        }
+        let sampling = Sampling {
+            max_tokens: self.max_tokens,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            ..Sampling::default()
+        };
+        Ok(ChatJob {
+            messages: convert::messages(self.system.as_ref(), &self.messages)?,
+            tools,
+            parallel_tool_calls: !choice.is_some_and(|choice| choice.disable_parallel_tool_use),
+            n: 1,
+            stops: stops(self.stop_sequences.map(OneOrMany::Many))
+                .map_err(|error| ApiError { param: Some("stop_sequences".to_owned()), ..error })?,
+            config: sampling.config(&service.generation_config)?,
+            reasoning,
+            variables: Map::new(),
+        })
+    }
+}
+
+/// `POST /v1/messages`.
+pub(crate) async fn create(State(service): State<Arc<Service>>, headers: HeaderMap, body: Body) -> Response {
+    answer(service, headers, body).await.unwrap_or_else(|error| error_response(&error))
+}
+
+async fn answer(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let request: MessagesRequest = body::json(&headers, body).await?;
+    service.check_model(request.model.as_deref())?;
+    if request.max_tokens.is_none() {
+        return Err(ApiError::field(
+            "max_tokens",
+            "`max_tokens` is missing: how many tokens the answer may have",
+        ));
+    }
+    let stream = request.stream;
+    let run = service.chat(request.job(&service)?).await?;
+    let answer = Answer::new(Service::new_id("msg_"), service.options.model_id.clone(), run);
+    match stream {
+        true => Ok(sse::stream(|frames| answer.stream(frames))),
+        false => answer.whole().await,
+    }
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub(crate) async fn count_tokens(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    count(service, headers, body).await.unwrap_or_else(|error| error_response(&error))
+}
+
+async fn count(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let request: MessagesRequest = body::json(&headers, body).await?;
+    service.check_model(request.model.as_deref())?;
+    let job = request.job(&service)?;
+    let work = move || service.prompt(&job).map(|prompt| reply(&json!({"input_tokens": prompt.ids.len()})));
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())?
+}
+
+/// An error as Anthropic's API writes it.
+fn error_body(error: &ApiError) -> Value {
+    let kind = match error.status.as_u16() {
+        401 => "authentication_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": error.message}})
+}
+
+fn error_response(error: &ApiError) -> Response {
+    // Status and headers are the same; only the body has another form.
+    let (mut parts, _) = error.clone().into_response().into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(error_body(error).to_string()))
+}

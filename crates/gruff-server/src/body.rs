@@ -1,0 +1,61 @@
+//! Bodies: read within bounds, and typed.
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api_error::ApiError;
+use crate::limits::{BODY_TIMEOUT, MAX_BODY};
+
+/// Reads a request's JSON. Requiring its content type keeps web pages from sending any without asking first.
+pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind != "application/json" {
+        return Err(ApiError::status(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "send JSON with the header `Content-Type: application/json`",
+        ));
+    }
+    let bytes = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => {
+            return Err(ApiError::status(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "request_too_large",
+                format!("the body did not arrive whole, or has more than {} MiB", MAX_BODY >> 20),
+            ));
+        }
+        Err(_) => {
+            return Err(ApiError::status(
+                StatusCode::REQUEST_TIMEOUT,
+                "request_timeout",
+                format!("the body took more than {} seconds to arrive", BODY_TIMEOUT.as_secs()),
+            ));
+        }
+    };
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let message = error.to_string();
+        let mut quoted = message.split('`');
+        let param = message.starts_with("unknown field").then(|| quoted.nth(1)).flatten().map(str::to_owned);
+        let message = match &param {
+            Some(field) => format!("`{field}` is not a field of this request; leave it out"),
+            None => format!("the body is not as this endpoint wants it: {message}"),
+        };
+        ApiError { param, ..ApiError::bad_request(message) }
+    })
+}
+
+/// A response of JSON.
+pub(crate) fn reply(value: &impl Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => {
+            ApiError::status(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", error.to_string())
+                .into_response()
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A chat request in the terms that all chat endpoints share, and its answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode};
+use gruff::{ChatOptions, GenerationConfig, Message, Usage};
+use serde_json::{Map, Value};
+
+use crate::answer::{Generation, TextReader, finish_reason};
+use crate::api_error::ApiError;
+use crate::engine_thread::Update;
+use crate::limits::{MAX_MESSAGES, MAX_TOOLS};
+use crate::service::Service;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct ChatJob {
+    pub(crate) messages: Vec<Message>,
+    /// As in OpenAI's API; empty for none.
+    pub(crate) tools: Vec<Value>,
+    /// Whether an answer may make several calls.
+    pub(crate) parallel_tool_calls: bool,
+    pub(crate) n: usize,
+    pub(crate) stops: Vec<String>,
+    pub(crate) config: GenerationConfig,
+    /// Whether the model shall reason; `None` for the server's default.
+    pub(crate) reasoning: Option<ReasoningMode>,
+    /// Further variables of the template.
+    pub(crate) variables: Map<String, Value>,
+}
+
+/// A prompt, as text and as ids.
+pub(crate) struct Prompt {
+    pub(crate) text: String,
+    pub(crate) ids: Vec<u32>,
+}
+
+impl Service {
+    /// Renders a conversation. Long ones take a while: not for a thread that serves others.
+    pub(crate) fn prompt(&self, job: &ChatJob) -> Result<Prompt, ApiError> {
+        let mut variables = self.options.template_variables.clone();
+        variables.extend(job.reasoning.unwrap_or(self.options.reasoning).variables());
+        variables.extend(job.variables.clone());
+        let options = ChatOptions {
+            add_generation_prompt: true,
+            tools: (!job.tools.is_empty()).then(|| job.tools.clone()),
+            variables,
+        };
+        let messages = messages(self, &job.messages)?;
+        let text = self.tokenizer.render_chat(&messages, &options)?;
+        let as_written = gruff::floors::text::EncodeOptions { add_special: false, parse_special: true };
+        let ids = self.tokenizer.tokenizer().encode(&text, as_written).map_err(gruff::Error::from)?;
+        Ok(Prompt { text, ids })
+    }
+
+    /// Renders on a thread of its own and hands the prompt to the engine.
+    pub(crate) async fn chat(self: &Arc<Self>, job: ChatJob) -> Result<ChatRun, ApiError> {
+        if !job.tools.is_empty() && self.format.tool_calls.is_none() {
+            return Err(ApiError::unsupported(
+                "tools",
+                "this model's chat template has no calls of tools in a format that gruff knows; leave `tools` out",
+            ));
+        }
+        let service = self.clone();
+        let rendered =
+            tokio::task::spawn_blocking(move || service.prompt(&job).map(|prompt| (job, prompt))).await;
+        let (job, prompt) = rendered.map_err(|_| ApiError::stopped())??;
+        let prompts = [prompt.ids];
+        let generation = self.begin(&prompts, job.n, &job.config)?;
+        let format = OutputFormat {
+            reasoning: self.format.reasoning,
+            tool_calls: self.format.tool_calls.filter(|_| !job.tools.is_empty()),
+        };
+        let choice = || Choice {
+            reader: TextReader::new(
+                self.tokenizer.tokenizer(),
+                self.end_tokens.clone(),
+                format,
+                job.stops.clone(),
+                false,
+            ),
+            parser: OutputParser::new(format.reasoning, format.tool_calls, &prompt.text, &job.tools),
+            calls: 0,
+            most_calls: if job.parallel_tool_calls { usize::MAX } else { 1 },
+            over: false,
+        };
+        let choices = (0..job.n).map(|_| choice()).collect();
+        let [ids] = prompts;
+        Ok(ChatRun { generation, choices, queue: VecDeque::new(), prompt_tokens: ids.len() })
+    }
+}
+
+/// Messages as templates read them: text content as one text, arguments as objects.
+fn messages(service: &Service, messages: &[Message]) -> Result<Vec<Message>, ApiError> {
+    if messages.is_empty() || messages.len() > MAX_MESSAGES {
+        let message = format!("{} messages; a conversation has 1 to {MAX_MESSAGES}", messages.len());
+        return Err(ApiError::field("messages", message));
+    }
+    let source = service.tokenizer.chat_template().map(|template| template.source()).unwrap_or_default();
+    let knows_developers = source.contains("developer");
+    let convert = |(index, message): (usize, &Message)| {
+        let fault = |fault: &str| {
+            ApiError::field(format!("messages[{index}]"), format!("messages[{index}]: {fault}"))
+        };
+        let mut converted = message.clone();
+        match message.role() {
+            None => return Err(fault("it has no `role`")),
+            Some("developer") if !knows_developers => converted.set("role", "system"),
+            Some(_) => {}
+        }
+        match message.get("content") {
+            None | Some(Value::Null | Value::String(_)) => {}
+            Some(Value::Array(parts)) => {
+                let text = |part: &Value| match part.get("type").and_then(Value::as_str) {
+                    Some("text" | "input_text" | "output_text") | None => {
+                        part.get("text")?.as_str().map(str::to_owned)
+                    }
+                    _ => None,
+                };
+                let texts: Option<String> = parts.iter().map(text).collect();
+                let texts =
+                    texts.ok_or_else(|| fault("this model reads text alone; leave other parts out"))?;
+                converted.set("content", texts);
+            }
+            Some(_) => return Err(fault("`content` is a text or a list of parts")),
+        }
+        if message.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
+            let calls = message.tool_calls();
+            if message.get("tool_calls").and_then(Value::as_array).map(Vec::len) != Some(calls.len()) {
+                return Err(fault(
+                    "`tool_calls` is a list of calls with `function.name` and `function.arguments`",
+                ));
+            }
+            converted = converted.with_tool_calls(&calls);
+        }
+        Ok(converted)
+    };
+    messages.iter().enumerate().map(convert).collect()
+}
+
+/// Checks that tools are functions with names.
+pub(crate) fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::field("tools", format!("{} tools are more than {MAX_TOOLS}", tools.len())));
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        let named =
+            tool.get("function").and_then(|function| function.get("name")).is_some_and(Value::is_string);
+        if tool.get("type").and_then(Value::as_str) != Some("function") || !named {
+            let fault = "a tool has the type \"function\" and a `function` with a `name`";
+            return Err(ApiError::field(format!("tools[{index}]"), fault));
+        }
+    }
+    Ok(())
+}
+
+/// The answers to a chat request.
+pub(crate) struct ChatRun {
+    generation: Generation,
+    choices: Vec<Choice>,
+    queue: VecDeque<(usize, ChatEvent)>,
+    pub(crate) prompt_tokens: usize,
+}
+
+/// What happens to an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum ChatEvent {
+    /// More of it.
+    Output(OutputEvent),
+    /// It has ended.
+    Finished(Finish),
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Finish {
+    /// `stop`, `length` or `tool_calls`.
+    pub(crate) reason: &'static str,
+    /// The stop string that ended it.
+    pub(crate) stop: Option<String>,
+    pub(crate) usage: Usage,
+}
+
+struct Choice {
+    reader: TextReader,
+    parser: OutputParser,
+    calls: usize,
+    most_calls: usize,
+    /// Nothing more is told of it.
+    over: bool,
+}
+
+impl Choice {
+    /// The events that a piece of text brings, up to the last call that is allowed.
+    fn events(&mut self, events: Vec<OutputEvent>) -> Vec<OutputEvent> {
+        let mut kept = Vec::with_capacity(events.len());
+        for event in events {
+            if matches!(event, OutputEvent::CallStart { .. }) {
+                if self.calls >= self.most_calls {
+                    self.over = true;
+                }
+                self.calls += usize::from(!self.over);
+            }
+            if !self.over {
+                kept.push(event);
+            }
+        }
+        kept
+    }
+}
+
+impl ChatRun {
+    /// What comes next, and of which answer; `None` when all have ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, ChatEvent)>, ApiError> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Ok(Some(event));
+            }
+            let Some((index, update)) = self.generation.next().await? else { return Ok(None) };
+            let Some(choice) = self.choices.get_mut(index) else { continue };
+            match update {
+                Update::Token(id) if !choice.over => {
+                    let text = choice.reader.token(id);
+                    let events = choice.parser.feed(&text);
+                    let events = choice.events(events);
+                    choice.over |= choice.reader.stopped().is_some();
+                    if choice.over {
+                        self.generation.cancel(index);
+                    }
+                    self.queue.extend(events.into_iter().map(|event| (index, ChatEvent::Output(event))));
+                }
+                Update::Token(_) => {}
+                Update::Finished(reason, usage) => {
+                    let enough_calls = choice.over && choice.reader.stopped().is_none();
+                    if !enough_calls {
+                        choice.over = false;
+                        let mut events = choice.parser.feed(&choice.reader.finish());
+                        events.extend(choice.parser.finish());
+                        let events = choice.events(events);
+                        self.queue.extend(events.into_iter().map(|event| (index, ChatEvent::Output(event))));
+                    }
+                    let mut reason = finish_reason(reason);
+                    if choice.calls > 0 && reason == "stop" {
+                        reason = "tool_calls";
+                    }
+                    let stop = choice.reader.stopped().map(str::to_owned);
+                    self.queue.push_back((index, ChatEvent::Finished(Finish { reason, stop, usage })));
+                }
+                Update::Failed(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The thread that owns the engine.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use gruff::FinishReason;
+use gruff::Usage;
+use gruff::floors::engine::{Engine, Event, Request, RequestId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::api_error::ApiError;
+
+/// What becomes of one answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Update {
+    /// A new token.
+    Token(u32),
+    /// The answer has ended.
+    Finished(FinishReason, Usage),
+    /// The answer cannot go on, or not even begin.
+    Failed(ApiError),
+}
+
+/// An answer to be generated.
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    /// Which answer of its HTTP request it is; updates are told under that number. Whoever drops the other end
+    /// cancels the job.
+    pub(crate) choice: usize,
+    pub(crate) updates: UnboundedSender<(usize, Update)>,
+    /// Set to cancel this answer alone.
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// A way to the engine.
+pub(crate) struct EngineThread {
+    jobs: Option<Sender<Job>>,
+    running: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EngineThread {
+    /// Hands the engine to a thread of its own.
+    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let running = Arc::new(AtomicBool::new(true));
+        let flag = running.clone();
+        let thread = std::thread::Builder::new().name("gruff-engine".to_owned()).spawn(move || {
+            let mut state = State { engine, jobs: HashMap::new() };
+            // Whatever goes wrong in a step, the senders are dropped, so that every request hears of the end.
+            let ended = catch_unwind(AssertUnwindSafe(|| state.run(&receiver)));
+            flag.store(false, Ordering::Release);
+            if ended.is_err() {
+                tracing::error!("the engine has stopped after a panic");
+            }
+        })?;
+        Ok(Self { jobs: Some(sender), running, thread: Some(thread) })
+    }
+
+    /// Hands in a job.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), ApiError> {
+        let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
+        if matches!(sent, Some(Ok(()))) && self.is_running() { Ok(()) } else { Err(ApiError::stopped()) }
+    }
+
+    /// Whether the engine still answers.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for EngineThread {
+    /// Waits for the thread, which ends when the last job has.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct State {
+    engine: Engine,
+    jobs: HashMap<RequestId, Job>,
+}
+
+impl State {
+    /// Steps while there is work; ends when nobody can send any more.
+    fn run(&mut self, receiver: &Receiver<Job>) {
+        loop {
+            if self.engine.is_idle() {
+                match receiver.recv() {
+                    Ok(job) => self.take(job),
+                    Err(_) => return,
+                }
+            }
+            while let Ok(job) = receiver.try_recv() {
+                self.take(job);
+            }
+            self.cancel();
+            match self.engine.step() {
+                Ok(events) => events.into_iter().for_each(|event| self.tell(event)),
+                Err(error) => {
+                    tracing::error!("the engine has stopped: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match self.engine.submit(job.request.clone()) {
+            Ok(id) => drop(self.jobs.insert(id, job)),
+            Err(error) => drop(job.updates.send((job.choice, Update::Failed(ApiError::engine(&error))))),
+        }
+    }
+
+    /// Ends the answers that nobody waits for any more.
+    fn cancel(&mut self) {
+        let gone = |job: &Job| job.updates.is_closed() || job.cancelled.load(Ordering::Acquire);
+        let ids: Vec<RequestId> = self.jobs.iter().filter(|(_, job)| gone(job)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(event) = self.engine.cancel(id) {
+                self.tell(event);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        // A closed channel means that the job will be cancelled before the next step.
+        match event {
+            Event::Prompt { .. } => {}
+            Event::Token { request, id } => {
+                if let Some(job) = self.jobs.get(&request) {
+                    let _ = job.updates.send((job.choice, Update::Token(id)));
+                }
+            }
+            Event::Finished { request, reason, usage } => {
+                if let Some(job) = self.jobs.remove(&request) {
+                    let _ = job.updates.send((job.choice, Update::Finished(reason, usage)));
+                }
+            }
+            Event::Failed { request, message } => {
+                if let Some(job) = self.jobs.remove(&request) {
+                    let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+                    let error = ApiError::status(status, "engine_error", message);
+                    let _ = job.updates.send((job.choice, Update::Failed(error)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use gruff::floors::text::chat::{OutputEvent, ParsedOutput, ReasoningMode};
+use gruff::{Message, Usage};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::StreamOptions;
+use crate::answer::{timings, usage};
+use crate::api_error::ApiError;
+use crate::body::{self, reply};
+use crate::chat::{ChatEvent, ChatJob, ChatRun, Finish, check_tools};
+use crate::ids;
+use crate::sampling::{OneOrMany, Sampling, stops};
+use crate::service::Service;
+use crate::sse::{self, Frames, Gone};
+
+/// A request, as OpenAI's reference has it, and the fields that llama-server and vLLM add.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChatRequest {
+    model: Option<String>,
+    messages: Vec<Message>,
+    #[serde(default)]
+    stream: bool,
+    stream_options: Option<StreamOptions>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<Map<String, Value>>,
+    seed: Option<i64>,
+    stop: Option<OneOrMany>,
+    n: Option<usize>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    response_format: Option<ResponseFormat>,
+    reasoning_effort: Option<String>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    store: Option<bool>,
+    service_tier: Option<String>,
+    /// Labels for the caller's own records; nothing depends on them.
+    #[serde(rename = "user")]
+    _user: Option<String>,
+    #[serde(rename = "safety_identifier")]
+    _safety_identifier: Option<String>,
+    #[serde(rename = "prompt_cache_key")]
+    _prompt_cache_key: Option<String>,
+    #[serde(rename = "metadata")]
+    _metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl ChatRequest {
+    /// Refuses what cannot be honoured.
+    fn check(&self) -> Result<(), ApiError> {
+        if self.logprobs == Some(true) || self.top_logprobs.is_some_and(|count| count > 0) {
+            return Err(ApiError::unsupported(
+                "logprobs",
+                "this build of gruff gives no `logprobs`; leave it out",
+            ));
+        }
+        if self.response_format.as_ref().is_some_and(|format| format.kind != "text") {
+            return Err(ApiError::unsupported(
+                "response_format",
+                "this build of gruff does not constrain answers; leave `response_format` out, or ask in words",
+            ));
+        }
+        if self.store == Some(true) {
+            return Err(ApiError::unsupported("store", "this server stores no answers; leave `store` out"));
+        }
+        match self.service_tier.as_deref() {
+            None | Some("auto" | "default") => {}
+            Some(_) => {
+                return Err(ApiError::unsupported(
+                    "service_tier",
+                    "there is one tier; leave `service_tier` out",
+                ));
+            }
+        }
+        match &self.tool_choice {
+            None | Some(Value::Null) => {}
+            Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
+            Some(_) => {
+                return Err(ApiError::unsupported(
+                    "tool_choice",
+                    "this build of gruff cannot make a model call a tool; `tool_choice` is \"auto\" or \"none\"",
+                ));
+            }
+        }
+        if self.stream_options.is_some() && !self.stream {
+            return Err(ApiError::field("stream_options", "`stream_options` belong to `stream: true`"));
+        }
+        Ok(())
+    }
+
+    fn job(self, service: &Service) -> Result<ChatJob, ApiError> {
+        let no_tools = self.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
+        let tools = self.tools.filter(|_| !no_tools).unwrap_or_default();
+        check_tools(&tools)?;
+        let mut variables = Map::new();
+        let mut reasoning = None;
+        if let Some(effort) = self.reasoning_effort {
+            reasoning = Some(if effort == "none" { ReasoningMode::Off } else { ReasoningMode::On });
+            variables.insert("reasoning_effort".to_owned(), Value::from(effort));
+        }
+        variables.extend(self.chat_template_kwargs.unwrap_or_default());
+        let sampling = Sampling {
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias,
+            seed: self.seed,
+        };
+        Ok(ChatJob {
+            messages: self.messages,
+            tools,
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+            n: self.n.unwrap_or(1),
+            stops: stops(self.stop)?,
+            config: sampling.config(&service.generation_config)?,
+            reasoning,
+            variables,
+        })
+    }
+}
+
+/// `POST /v1/chat/completions`.
+pub(crate) async fn create(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let request: ChatRequest = body::json(&headers, body).await?;
+    service.check_model(request.model.as_deref())?;
+    request.check()?;
+    let stream = request.stream;
+    let include_usage = request.stream_options.unwrap_or_default().include_usage;
+    let job = request.job(&service)?;
+    let n = job.n;
+    let run = service.chat(job).await?;
+    let frame = Frame {
+        id: Service::new_id("chatcmpl-"),
+        created: ids::now(),
+        model: service.options.model_id.clone(),
+        include_usage,
+    };
+    match stream {
+        true => Ok(sse::stream(|frames| frame.stream(frames, run, n))),
+        false => frame.whole(run, n).await,
+    }
+}
+
+/// What all chunks of a response have in common.
+struct Frame {
+    id: String,
+    created: u64,
+    model: String,
+    include_usage: bool,
+}
+
+impl Frame {
+    /// The response as one object.
+    async fn whole(self, mut run: ChatRun, n: usize) -> Result<Response, ApiError> {
+        let mut answers: Vec<(ParsedOutput, Vec<String>, Option<Finish>)> =
+            (0..n).map(|_| Default::default()).collect();
+        while let Some((index, event)) = run.next().await? {
+            let Some((parsed, ids, finish)) = answers.get_mut(index) else { continue };
+            match event {
+                ChatEvent::Output(event) => {
+                    if let OutputEvent::CallStart { id, .. } = &event {
+                        ids.push(call_id(id));
+                    }
+                    parsed.push(event);
+                }
+                ChatEvent::Finished(finished) => *finish = Some(finished),
+            }
+        }
+        let mut usages = Vec::with_capacity(n);
+        let mut choices = Vec::with_capacity(n);
+        for (index, (parsed, ids, finish)) in answers.into_iter().enumerate() {
+            let finish = finish.ok_or_else(ApiError::stopped)?;
+            usages.push(finish.usage);
+            choices.push(json!({
+                "index": index,
+                "message": message(&parsed, &ids),
+                "logprobs": null,
+                "finish_reason": finish.reason,
+            }));
+        }
+        let mut response = json!({
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            "usage": usage(run.prompt_tokens, &usages),
+        });
+        if let [one] = usages.as_slice() {
+            response["timings"] = timings(one);
+        }
+        Ok(reply(&response))
+    }
+
+    /// The response as chunks.
+    async fn stream(self, frames: Frames, mut run: ChatRun, n: usize) -> Result<(), Gone> {
+        for index in 0..n {
+            let delta = json!({"role": "assistant", "content": ""});
+            frames.data(&self.chunk(index, delta, None, None)).await?;
+        }
+        let mut usages: Vec<Usage> = Vec::with_capacity(n);
+        loop {
+            match frames.wait(run.next()).await? {
+                Ok(Some((index, ChatEvent::Output(event)))) => {
+                    if let Some(delta) = delta(event) {
+                        frames.data(&self.chunk(index, delta, None, None)).await?;
+                    }
+                }
+                Ok(Some((index, ChatEvent::Finished(finish)))) => {
+                    usages.push(finish.usage);
+                    let timings = (n == 1).then(|| timings(&finish.usage));
+                    frames.data(&self.chunk(index, json!({}), Some(finish.reason), timings)).await?;
+                }
+                Ok(None) if usages.len() == n => break,
+                Ok(None) => return frames.data(&ApiError::stopped().body()).await,
+                Err(error) => return frames.data(&error.body()).await,
+            }
+        }
+        if self.include_usage {
+            let mut last = self.head();
+            last["choices"] = json!([]);
+            last["usage"] = usage(run.prompt_tokens, &usages);
+            frames.data(&last).await?;
+        }
+        frames.raw("data: [DONE]\n\n".to_owned()).await
+    }
+
+    fn head(&self) -> Value {
+        json!({
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
+        })
+    }
+
+    fn chunk(&self, index: usize, delta: Value, reason: Option<&str>, timings: Option<Value>) -> Value {
+        let mut chunk = self.head();
+        chunk["choices"] =
+            json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": reason}]);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        if let Some(timings) = timings {
+            chunk["timings"] = timings;
+        }
+        chunk
+    }
+}
+
+/// The id of a call: the model's own, or a new one.
+pub(crate) fn call_id(id: &str) -> String {
+    if id.is_empty() { ids::id("call_") } else { id.to_owned() }
+}
+
+fn message(parsed: &ParsedOutput, ids: &[String]) -> Value {
+    let content = match parsed.content.is_empty() && !parsed.calls.is_empty() {
+        true => Value::Null,
+        false => Value::from(parsed.content.as_str()),
+    };
+    let mut message = json!({"role": "assistant", "content": content});
+    if !parsed.reasoning.is_empty() {
+        message["reasoning_content"] = Value::from(parsed.reasoning.as_str());
+    }
+    if !parsed.calls.is_empty() {
+        let calls = parsed.calls.iter().zip(ids).map(|(call, id)| {
+            json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+        });
+        message["tool_calls"] = calls.collect();
+    }
+    message
+}
+
+fn delta(event: OutputEvent) -> Option<Value> {
+    Some(match event {
+        OutputEvent::Reasoning(text) => json!({"reasoning_content": text}),
+        OutputEvent::Content(text) => json!({"content": text}),
+        OutputEvent::CallStart { index, id, name } => json!({"tool_calls": [{
+            "index": index, "id": call_id(&id), "type": "function", "function": {"name": name, "arguments": ""},
+        }]}),
+        OutputEvent::CallArguments { index, text } => {
+            json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+        }
+        OutputEvent::CallEnd { .. } => return None,
+    })
+}

@@ -1,0 +1,159 @@
+use serde_json::{Value, json};
+
+use crate::client::Running;
+
+const PATH: &str = "/v1/chat/completions";
+
+fn request() -> Value {
+    json!({"model": "bundled", "messages": [{"role": "user", "content": "What is the capital of France?"}],
+           "temperature": 0, "max_tokens": 24})
+}
+
+fn with(fields: Value) -> Value {
+    let mut request = request();
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    request
+}
+
+/// All text of a streamed answer.
+fn collect(events: &[Value], index: usize, field: &str) -> String {
+    let choices = events.iter().filter_map(|event| event["choices"].get(0));
+    let own = choices.filter(|choice| choice["index"] == index);
+    own.filter_map(|choice| choice["delta"][field].as_str()).collect()
+}
+
+#[test]
+fn an_answer_is_the_same_whole_and_streamed() {
+    let server = Running::shared();
+    let whole = server.post(PATH, &request()).ok();
+    assert_eq!(whole["object"], "chat.completion");
+    assert_eq!(whole["model"], "bundled");
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["message"]["role"], "assistant");
+    let content = choice["message"]["content"].as_str().unwrap();
+    assert!(!content.is_empty(), "{whole}");
+    let usage = &whole["usage"];
+    let (prompt, completion) =
+        (usage["prompt_tokens"].as_u64().unwrap(), usage["completion_tokens"].as_u64().unwrap());
+    assert_eq!(usage["total_tokens"], prompt + completion);
+    assert!(completion <= 24);
+    assert_eq!(whole["timings"]["predicted_n"], completion);
+
+    let (events, done) =
+        server.post(PATH, &with(json!({"stream": true, "stream_options": {"include_usage": true}}))).events();
+    assert!(done);
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(collect(&events, 0, "content"), content);
+    let reasoning = choice["message"]["reasoning_content"].as_str().unwrap_or_default();
+    assert_eq!(collect(&events, 0, "reasoning_content"), reasoning);
+    let last = events.last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["completion_tokens"], completion);
+    let finish = &events[events.len() - 2]["choices"][0]["finish_reason"];
+    assert_eq!(finish, &choice["finish_reason"]);
+    assert!(events.iter().all(|event| event["id"] == events[0]["id"]));
+    let (events, done) = server.post(PATH, &with(json!({"stream": true}))).events();
+    assert!(done && events.iter().all(|event| event.get("usage").is_none()), "no usage without being asked");
+}
+
+#[test]
+fn seeds_and_choices() {
+    let server = Running::shared();
+    let story = json!([{"role": "user", "content": "Tell me a long story."}]);
+    let ask = |fields: Value| server.post(PATH, &with(fields)).ok();
+    let texts = |answer: &Value| -> Vec<String> {
+        let choices = answer["choices"].as_array().unwrap();
+        choices.iter().map(|choice| choice["message"]["content"].as_str().unwrap().to_owned()).collect()
+    };
+    let three = json!({"messages": story, "n": 3, "seed": 7, "temperature": 2});
+    let first = ask(three.clone());
+    assert_eq!(texts(&first), texts(&ask(three.clone())), "the same seed gives the same answers");
+    let found = texts(&first);
+    assert_eq!(found.len(), 3);
+    assert!(found[0] != found[1] || found[1] != found[2], "{found:?}");
+    let completion = first["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(completion > 24 && completion <= 72, "{first}");
+    let mut streamed = with(three);
+    streamed["stream"] = json!(true);
+    let (events, done) = server.post(PATH, &streamed).events();
+    assert!(done);
+    for (index, text) in found.iter().enumerate() {
+        assert_eq!(&collect(&events, index, "content"), text);
+    }
+}
+
+#[test]
+fn stop_strings_end_an_answer_before_them() {
+    let server = Running::shared();
+    let whole = server.post(PATH, &request()).ok();
+    let content = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let stop: String = content.chars().skip(3).take(4).collect();
+    let expected = &content[..content.find(&stop).unwrap()];
+    let stopped = server.post(PATH, &with(json!({"stop": [stop.as_str(), "never said"]}))).ok();
+    assert_eq!(stopped["choices"][0]["message"]["content"], expected);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    let (events, _) = server.post(PATH, &with(json!({"stop": stop, "stream": true}))).events();
+    assert_eq!(collect(&events, 0, "content"), expected);
+    for bad in [json!(""), json!(["a", ""]), json!(vec!["x"; 99])] {
+        assert_eq!(server.post(PATH, &with(json!({"stop": bad}))).error(400)["param"], "stop");
+    }
+}
+
+#[test]
+fn what_cannot_be_honoured_is_refused_by_name() {
+    let server = Running::shared();
+    for (fields, param) in [
+        (json!({"frobnicate": 1}), "frobnicate"),
+        (json!({"logprobs": true}), "logprobs"),
+        (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"store": true}), "store"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"top_p": 2}), "top_p"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 1000}), "n"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"stream_options": {"include_usage": true}}), "stream_options"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0]"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": [{"content": "no role"}]}), "messages[0]"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
+            "messages[0]",
+        ),
+    ] {
+        let error = server.post(PATH, &with(fields.clone())).error(400);
+        assert_eq!(error["param"], param, "{fields} {error}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let error = server.post(PATH, &with(json!({"model": "another"}))).error(404);
+    assert_eq!((&error["code"], &error["param"]), (&json!("model_not_found"), &json!("model")));
+    let long = "word ".repeat(2000);
+    let error = server.post(PATH, &with(json!({"messages": [{"role": "user", "content": long}]}))).error(400);
+    assert!(error["message"].as_str().unwrap().contains("1024"), "{error}");
+    // What changes nothing is taken.
+    let neutral = json!({"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "logprobs": false,
+        "response_format": {"type": "text"}, "tool_choice": "none", "user": "me", "n": 1, "store": false,
+        "service_tier": "auto", "metadata": {"a": "b"}});
+    server.post(PATH, &with(neutral)).ok();
+}
+
+#[test]
+fn a_conversation_with_parts_reasoning_and_calls_is_understood() {
+    let server = Running::shared();
+    let messages = json!([
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "the weather?"}]},
+        {"role": "assistant", "content": null, "reasoning_content": "I ask the tool.", "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Paris\"}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."},
+    ]);
+    let tools = json!([{"type": "function", "function": {"name": "weather", "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]);
+    let prompt = server.post("/apply-template", &json!({"messages": messages, "tools": tools})).ok();
+    let prompt = prompt["prompt"].as_str().unwrap();
+    for part in ["Be brief.", "What is the weather?", "weather", "Paris", "Sunny."] {
+        assert!(prompt.contains(part), "{part} is not in {prompt}");
+    }
+    server.post(PATH, &with(json!({"messages": messages, "tools": tools, "max_tokens": 4}))).ok();
+}

@@ -1,0 +1,9 @@
+//! The server through real HTTP on loopback, with the bundled model.
+
+mod access;
+mod chat;
+mod client;
+mod completions;
+mod load;
+mod messages;
+mod native;

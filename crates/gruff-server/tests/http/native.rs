@@ -1,0 +1,36 @@
+use serde_json::json;
+
+use crate::client::Running;
+
+#[test]
+fn tokens_and_back() {
+    let server = Running::shared();
+    let tokens = server.post("/tokenize", &json!({"content": "Hello world <b>é</b>"})).ok()["tokens"].clone();
+    assert!(tokens.as_array().unwrap().len() > 2);
+    let content = server.post("/detokenize", &json!({"tokens": tokens})).ok();
+    assert_eq!(content["content"], "Hello world <b>é</b>");
+    let pieces = server.post("/tokenize", &json!({"content": "Hello", "with_pieces": true})).ok();
+    assert!(pieces["tokens"][0]["piece"].is_string());
+    assert_eq!(server.post("/detokenize", &json!({"tokens": [u32::MAX]})).error(400)["param"], "tokens");
+    assert_eq!(server.post("/tokenize", &json!({"content": "a", "x": 1})).error(400)["param"], "x");
+}
+
+#[test]
+fn the_model_and_the_servers_state_are_told() {
+    let server = Running::shared();
+    assert_eq!(server.get("/health").ok()["status"], "ok");
+    let models = server.get("/v1/models").ok();
+    assert_eq!(models["data"][0]["id"], "bundled");
+    assert_eq!(models["data"][0]["meta"]["n_ctx"], 1024);
+    assert_eq!(server.get("/v1/models/bundled").ok(), models["data"][0]);
+    server.get("/v1/models/owner/other").error(404);
+    server.get("/nothing").error(404);
+    server.get("/v1/chat/completions").error(405);
+    let metrics = server.get("/metrics");
+    assert_eq!(metrics.status, 200);
+    assert!(
+        metrics.body.contains("gruff_responses_total{route=\"/health\",status=\"200\"}"),
+        "{}",
+        metrics.body
+    );
+}
