@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use gruff_blocks::BlockType;
 use gruff_kernels::{Activation, DType, PackedTensor, Step, Tensor, elementwise, matmul};
 
-use crate::{Error, ModuleInfo, ModuleKind, Result, Weight};
+use crate::{Error, Model, ModuleInfo, ModuleKind, Result, Weight};
 
 /// The two small matrices of one adapted module: `W x` becomes `W x + scale * factor * B (A x)`.
 #[derive(Clone, Debug)]
@@ -40,40 +41,14 @@ impl Lora {
     /// values that are not numbers.
     pub fn add(
         &mut self,
-        model: &dyn crate::Model,
+        model: &dyn Model,
         module: &str,
         a: &Weight,
         b: &Weight,
         factor: f32,
     ) -> Result<()> {
+        check_pair(model, module, a, b)?;
         let refuse = |fault: String| Err(Error::Lora { module: module.to_owned(), fault });
-        let base = model.base();
-        match base.modules.all().iter().find(|info| info.name == module) {
-            Some(ModuleInfo { kind: ModuleKind::Linear, .. }) => {}
-            Some(ModuleInfo { kind, .. }) => {
-                return refuse(format!("is {kind:?}; only matrices that every token passes can be adapted"));
-            }
-            None => return refuse("is not in this model; the adapter was made for another".to_owned()),
-        }
-        // A head that is the embedding table has no weight of its own.
-        let own = base.parameters.get(&format!("{module}.weight")).or_else(|missing| match module {
-            "lm_head" => base.parameters.get("model.embed_tokens.weight"),
-            _ => Err(missing),
-        })?;
-        let (shape, a_shape, b_shape) = (own.shape(), a.shape(), b.shape());
-        let ([outputs, inputs], [rank, a_inputs], [b_outputs, b_rank]) = (&*shape, &*a_shape, &*b_shape)
-        else {
-            return refuse(format!("{a_shape:?} and {b_shape:?} are not two matrices"));
-        };
-        if rank != b_rank || *rank == 0 {
-            return refuse(format!("A is {a_shape:?} and B is {b_shape:?}: their ranks differ"));
-        }
-        if inputs != a_inputs || outputs != b_outputs {
-            return refuse(format!(
-                "is {shape:?}, but A {a_shape:?} and B {b_shape:?} are for [{b_outputs}, {a_inputs}]; the adapter was \
-                 made for another base model"
-            ));
-        }
         if !factor.is_finite() {
             return refuse(format!("{factor} cannot be a scale"));
         }
@@ -82,20 +57,9 @@ impl Lora {
                 return refuse(format!("{name} holds values that are not numbers"));
             }
         }
-        let packed = |weight: &Weight| -> Result<PackedTensor> {
-            Ok(match weight {
-                Weight::Packed(weight) => weight.tensor().clone(),
-                Weight::Dense(tensor) => {
-                    let bytes: Vec<u8> = tensor.to_vec_f32()?.iter().flat_map(|v| v.to_le_bytes()).collect();
-                    let [rows, cols] = [tensor.shape()[0], tensor.shape()[1]];
-                    let kind = gruff_blocks::BlockType::F32;
-                    PackedTensor::from_bytes(tensor.device(), &bytes, kind, [1, rows, cols])?
-                }
-            })
-        };
         let pair = LoraPair { a: packed(a)?, b: packed(b)?, factor };
-        if !pair.a.device().same(&base.device) || !pair.b.device().same(&base.device) {
-            return refuse(format!("A and B must live on {}", base.device.name()));
+        if !pair.a.device().same(model.device()) || !pair.b.device().same(model.device()) {
+            return refuse(format!("A and B must live on {}", model.device().name()));
         }
         self.pairs.insert(module.to_owned(), pair);
         Ok(())
@@ -109,6 +73,49 @@ impl Lora {
     /// The rank beside a module.
     pub fn rank(&self, module: &str) -> Option<usize> {
         self.pairs.get(module).map(|pair| pair.a.rows())
+    }
+}
+
+/// The module is a matrix of the model, and the two are of its shape.
+fn check_pair(model: &dyn Model, module: &str, a: &Weight, b: &Weight) -> Result<()> {
+    let refuse = |fault: String| Err(Error::Lora { module: module.to_owned(), fault });
+    match model.named_modules().iter().find(|info| info.name == module) {
+        Some(ModuleInfo { kind: ModuleKind::Linear, .. }) => {}
+        Some(ModuleInfo { kind, .. }) => {
+            return refuse(format!("is {kind:?}; only matrices that every token passes can be adapted"));
+        }
+        None => return refuse("is not in this model; the adapter was made for another".to_owned()),
+    }
+    // A head that is the embedding table has no weight of its own.
+    let own = model.weight(&format!("{module}.weight")).or_else(|missing| match module {
+        "lm_head" => model.weight("model.embed_tokens.weight"),
+        _ => Err(missing),
+    })?;
+    let (shape, a_shape, b_shape) = (own.shape(), a.shape(), b.shape());
+    let ([outputs, inputs], [rank, a_inputs], [b_outputs, b_rank]) = (&*shape, &*a_shape, &*b_shape) else {
+        return refuse(format!("{a_shape:?} and {b_shape:?} are not two matrices"));
+    };
+    if rank != b_rank || *rank == 0 {
+        return refuse(format!("A is {a_shape:?} and B is {b_shape:?}: their ranks differ"));
+    }
+    if inputs != a_inputs || outputs != b_outputs {
+        return refuse(format!(
+            "is {shape:?}, but A {a_shape:?} and B {b_shape:?} are for [{b_outputs}, {a_inputs}]; the adapter was made \
+             for another base model"
+        ));
+    }
+    Ok(())
+}
+
+/// A matrix as products read it.
+fn packed(weight: &Weight) -> Result<PackedTensor> {
+    match weight {
+        Weight::Packed(weight) => Ok(weight.tensor().clone()),
+        Weight::Dense(tensor) => {
+            let bytes: Vec<u8> = tensor.to_vec_f32()?.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let shape = [1, tensor.shape()[0], tensor.shape()[1]];
+            Ok(PackedTensor::from_bytes(tensor.device(), &bytes, BlockType::F32, shape)?)
+        }
     }
 }
 

@@ -281,11 +281,12 @@ pub(crate) fn put(output: &Tensor, replacement: &Tensor) -> Result<(), HookError
     if !replacement.device().same(output.device()) {
         return Err(format!("gave back a tensor on another device than {}", output.device().name()).into());
     }
-    Ok(match output.dtype() {
+    match output.dtype() {
         DType::F32 => elementwise::copy(replacement, output)?,
         DType::I32 => output.write_i32(&replacement.to_vec_i32()?)?,
         DType::F16 => output.write_f32(&replacement.to_vec_f32()?)?,
-    })
+    }
+    Ok(())
 }
 
 #[cfg(test)]
