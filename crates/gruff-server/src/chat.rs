@@ -82,6 +82,8 @@ impl Service {
             ),
             parser: OutputParser::new(format.reasoning, format.tool_calls, &prompt.text, &job.tools),
             calls: 0,
+            tokens: 0,
+            reasoning_tokens: 0,
             most_calls: if job.parallel_tool_calls { usize::MAX } else { 1 },
             over: false,
         };
@@ -180,6 +182,8 @@ pub(crate) struct Finish {
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
     pub(crate) usage: Usage,
+    /// Tokens up to the end of the reasoning.
+    pub(crate) reasoning_tokens: usize,
 }
 
 struct Choice {
@@ -187,6 +191,8 @@ struct Choice {
     parser: OutputParser,
     calls: usize,
     most_calls: usize,
+    tokens: usize,
+    reasoning_tokens: usize,
     /// Nothing more is told of it.
     over: bool,
 }
@@ -224,6 +230,10 @@ impl ChatRun {
                     let text = choice.reader.token(id);
                     let events = choice.parser.feed(&text);
                     let events = choice.events(events);
+                    choice.tokens += 1;
+                    if events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_))) {
+                        choice.reasoning_tokens = choice.tokens;
+                    }
                     choice.over |= choice.reader.stopped().is_some();
                     if choice.over {
                         self.generation.cancel(index);
@@ -245,7 +255,9 @@ impl ChatRun {
                         reason = "tool_calls";
                     }
                     let stop = choice.reader.stopped().map(str::to_owned);
-                    self.queue.push_back((index, ChatEvent::Finished(Finish { reason, stop, usage })));
+                    let reasoning_tokens = choice.reasoning_tokens;
+                    let finish = Finish { reason, stop, usage, reasoning_tokens };
+                    self.queue.push_back((index, ChatEvent::Finished(finish)));
                 }
                 Update::Failed(error) => return Err(error),
             }

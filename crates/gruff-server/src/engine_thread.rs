@@ -134,12 +134,12 @@ impl State {
         // A closed channel means that the job will be cancelled before the next step.
         match event {
             Event::Prompt { .. } => {}
-            Event::Token { request, id } => {
+            Event::Token { request, id, .. } => {
                 if let Some(job) = self.jobs.get(&request) {
                     let _ = job.updates.send((job.choice, Update::Token(id)));
                 }
             }
-            Event::Finished { request, reason, usage } => {
+            Event::Finished { request, reason, usage, .. } => {
                 if let Some(job) = self.jobs.remove(&request) {
                     let _ = job.updates.send((job.choice, Update::Finished(reason, usage)));
                 }

@@ -25,13 +25,14 @@ pub struct Server {
 }
 
 /// Every route as metrics name it; one that ends with a slash stands for what lies under it.
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 12] = [
     "/health",
     "/metrics",
     "/v1/models",
     "/v1/models/",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/tokenize",
@@ -78,6 +79,7 @@ impl Server {
             engine: EngineThread::start(engine)?,
             places: Arc::new(Semaphore::new(Service::places(&options))),
             metrics: Arc::default(),
+            responses: openai::responses::Store::default(),
             created: ids::now(),
             options,
         };
@@ -112,6 +114,7 @@ impl Server {
             .route("/v1/models/{*id}", get(openai::models::one))
             .route("/v1/chat/completions", post(openai::chat::create))
             .route("/v1/completions", post(openai::completions::create))
+            .route("/v1/responses", post(openai::responses::create))
             .route("/v1/messages", post(anthropic::create))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
             .route("/tokenize", post(native::tokenize))

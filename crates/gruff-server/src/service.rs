@@ -17,6 +17,7 @@ use crate::engine_thread::{EngineThread, Job};
 use crate::ids;
 use crate::limits::MAX_CHOICES;
 use crate::metrics::Metrics;
+use crate::openai::responses::Store;
 
 /// The server's state.
 pub(crate) struct Service {
@@ -29,6 +30,8 @@ pub(crate) struct Service {
     pub(crate) engine: EngineThread,
     pub(crate) places: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Conversations that may be continued by an answer's id.
+    pub(crate) responses: Store,
     /// Seconds since 1970 at the start.
     pub(crate) created: u64,
 }

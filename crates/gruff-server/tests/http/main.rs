@@ -7,3 +7,4 @@ mod completions;
 mod load;
 mod messages;
 mod native;
+mod responses;
