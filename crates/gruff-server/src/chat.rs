@@ -46,6 +46,7 @@ impl Service {
             add_generation_prompt: true,
             tools: (!job.tools.is_empty()).then(|| job.tools.clone()),
             variables,
+            ..ChatOptions::default()
         };
         let messages = messages(self, &job.messages)?;
         let text = self.tokenizer.render_chat(&messages, &options)?;
