@@ -1,19 +1,20 @@
 //! The decode loop: admit, plan, forward, sample, deliver.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-use gruff_kernels::{DType, Step, StepSequence, sampling};
+use gruff_kernels::{DType, PAGE_LEN, Step, StepSequence, Tensor, sampling};
 use gruff_models::{CacheOptions, Caches, Model};
 
 use crate::error::refuse;
+use crate::job::{Job, Mode};
 use crate::pages::Pool;
 use crate::parked::{Parked, ParkingLot, Rewind};
 use crate::plan::{Context, MemoryPlan, check_kv_dtype};
-use crate::scheduler::{Share, plan};
+use crate::scheduler::{Load, Share, plan};
 use crate::sequence::Sequence;
-use crate::{Error, Event, FinishReason, Request, RequestId, Result};
+use crate::{Event, FinishReason, Request, RequestId, Result};
 
 /// Choices for an engine.
 #[derive(Clone, Debug)]
@@ -51,6 +52,10 @@ impl Default for EngineOptions {
 
 /// Serves requests on one model: ragged batches, continuous admission, one step at a time.
 ///
+/// A request is one sequence or several that belong together: answers to one prompt, beams, a guided answer and what
+/// it is guided by. Sequences that fork share the pages of what they have in common; a shared page is copied when one
+/// of them writes to it.
+///
 /// A request's tokens depend on the request alone: the batch it shares a step with, the chunks its prompt was
 /// cut into and what a cache held of it change nothing (bit for bit on the CPU).
 pub struct Engine {
@@ -60,8 +65,8 @@ pub struct Engine {
     caches: Caches,
     pages: Pool,
     slots: Pool,
-    waiting: VecDeque<Sequence>,
-    running: Vec<Sequence>,
+    waiting: VecDeque<Job>,
+    pub(crate) running: Vec<Job>,
     parked: ParkingLot,
     rewind: Rewind,
     next: u64,
@@ -105,6 +110,11 @@ impl Engine {
         &self.model
     }
 
+    /// What it was made with.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
     /// Where memory goes.
     pub fn memory(&self) -> &MemoryPlan {
         &self.memory
@@ -118,47 +128,114 @@ impl Engine {
     /// Takes a request in; its events come from [`step`](Self::step).
     ///
     /// # Errors
-    /// [`Error::Request`] for an empty prompt, a prompt that leaves no room for an answer, an id outside the
-    /// vocabulary, or a parameter out of range. Other requests are not touched.
+    /// [`Error::Request`](crate::Error::Request) for an empty prompt, a prompt that leaves no room for an answer, an
+    /// id outside the vocabulary, a parameter out of range, or parameters that exclude each other. Other requests are
+    /// not touched.
     pub fn submit(&mut self, request: Request) -> Result<RequestId> {
-        request.sampling.validate()?;
+        self.check(&request)?;
+        let id = RequestId(self.next);
+        let job = Job::new(id, request, self.memory.context)?;
+        self.next += 1;
+        self.waiting.push_back(job);
+        Ok(id)
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
         let vocabulary = self.model.config().vocab_size;
+        request.sampling.validate()?;
+        request.sampling.validate_ids(vocabulary)?;
+        self.check_prompt("prompt", &request.prompt)?;
         if request.prompt.is_empty() {
             return refuse("prompt", "it has no tokens; give at least one (a text, or a begin token)");
-        }
-        if let Some(id) = request.prompt.iter().find(|id| **id as usize >= vocabulary) {
-            return refuse("prompt", format!("token id {id} is outside the vocabulary of {vocabulary}"));
-        }
-        if request.prompt.len() >= self.memory.context {
-            return refuse(
-                "prompt",
-                format!(
-                    "its {} tokens leave no room in a context of {}; shorten it or choose a larger --ctx",
-                    request.prompt.len(),
-                    self.memory.context
-                ),
-            );
         }
         if request.max_new_tokens == Some(0) {
             return refuse("max_new_tokens", "0 new tokens are nothing to compute; ask for at least 1");
         }
-        let id = RequestId(self.next);
-        self.next += 1;
-        self.waiting.push_back(Sequence::new(id, request));
-        Ok(id)
+        if let Some(most) = request.max_new_tokens.filter(|most| *most < request.sampling.min_new_tokens) {
+            return refuse(
+                "min_new_tokens",
+                format!("{} is larger than max_new_tokens ({most})", request.sampling.min_new_tokens),
+            );
+        }
+        if request.num_return_sequences == 0 {
+            return refuse("num_return_sequences", "0 answers are nothing to compute; ask for at least 1");
+        }
+        if let Some(beams) = &request.beams {
+            beams.validate(request.num_return_sequences)?;
+        }
+        self.check_combination(request)?;
+        let width = Job::width_of(request);
+        if width > self.options.max_sequences {
+            return refuse(
+                if request.beams.is_some() { "num_beams" } else { "num_return_sequences" },
+                format!(
+                    "the request has {width} sequences and the engine room for {}; make it with a larger \
+                     max_sequences",
+                    self.options.max_sequences
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_prompt(&self, field: &'static str, prompt: &[u32]) -> Result<()> {
+        let vocabulary = self.model.config().vocab_size;
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocabulary) {
+            return refuse(field, format!("token id {id} is outside the vocabulary of {vocabulary}"));
+        }
+        if prompt.len() >= self.memory.context {
+            return refuse(
+                field,
+                format!(
+                    "its {} tokens leave no room in a context of {}; shorten it or choose a larger --ctx",
+                    prompt.len(),
+                    self.memory.context
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_combination(&self, request: &Request) -> Result<()> {
+        if let Some(guidance) = &request.guidance {
+            if !guidance.scale.is_finite() {
+                return refuse("guidance_scale", format!("{} has to be a finite number", guidance.scale));
+            }
+            self.check_prompt("negative_prompt_ids", &guidance.negative_prompt)?;
+            if request.beams.is_some() || request.num_return_sequences > 1 {
+                return refuse("guidance_scale", "it guides one answer: ask for no beams and one sequence");
+            }
+        }
+        let Some(speculation) = &request.speculation else { return Ok(()) };
+        if request.beams.is_some() || request.guidance.is_some() {
+            return refuse("speculation", "drafts serve neither beams nor guidance; leave one of them out");
+        }
+        if speculation.most() == 0 {
+            return refuse("speculation", "a draft of 0 tokens drafts nothing; ask for at least 1");
+        }
+        if self.rewind.most == Some(0) {
+            return refuse(
+                "speculation",
+                format!(
+                    "this model has recurrent state: make the engine with a rollback of {} tokens",
+                    speculation.most()
+                ),
+            );
+        }
+        Ok(())
     }
 
     /// Ends a request; `None` if it is not known or has ended already.
     pub fn cancel(&mut self, id: RequestId) -> Option<Event> {
-        let sequence = if let Some(at) = self.waiting.iter().position(|sequence| sequence.id == id) {
+        let job = if let Some(at) = self.waiting.iter().position(|job| job.id == id) {
             self.waiting.remove(at)?
         } else {
-            let at = self.running.iter().position(|sequence| sequence.id == id)?;
+            let at = self.running.iter().position(|job| job.id == id)?;
             self.running.remove(at)
         };
-        let usage = sequence.usage();
-        self.park(sequence);
-        Some(Event::Finished { request: id, reason: FinishReason::Cancelled, usage })
+        let (usage, index) = (job.usage(), job.members.first().map_or(0, |member| member.index));
+        self.retire(job);
+        Some(Event::Finished { request: id, index, reason: FinishReason::Cancelled, usage })
     }
 
     /// Computes one step and says what it brought; nothing when idle.
@@ -166,16 +243,19 @@ impl Engine {
     /// # Errors
     /// Never for one request's fault (that is an [`Event::Failed`]); only when the engine cannot go on.
     pub fn step(&mut self) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
         self.admit();
-        let mut shares = plan(&self.running, self.options.step_tokens);
-        self.provide_pages(&mut shares);
+        self.draft(&mut events);
+        let mut shares = plan(&self.loads(), self.options.step_tokens);
+        self.provide_pages(&mut shares, &mut events)?;
         if shares.is_empty() {
-            return Ok(Vec::new());
+            return Ok(events);
         }
         match self.forward(&shares) {
-            Ok(chosen) => Ok(self.deliver(&shares, chosen)),
-            Err(error) => Ok(self.fail(&shares, &error)),
+            Ok(rows) => self.deliver(&shares, &rows, &mut events)?,
+            Err(error) => self.fail(&shares, &error.to_string(), &mut events),
         }
+        Ok(events)
     }
 
     /// Runs until idle, handing every event to `on_event`.
@@ -189,25 +269,32 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves waiting requests to the running ones while there is a slot, continuing parked ones.
+    /// Moves waiting requests to the running ones while there are slots for all of their sequences, continuing
+    /// parked ones.
     fn admit(&mut self) {
-        while self.running.len() < self.options.max_sequences {
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
-            if let Some((parked, past)) = self.parked.best(&sequence.tokens, self.rewind) {
-                sequence.admit(parked.slot, parked.pages, past);
-            } else if let Some(slot) = self.take_slot() {
-                sequence.admit(slot, Vec::new(), 0);
-            } else {
-                self.waiting.push_front(sequence);
+        let mut used: usize = self.running.iter().map(Job::width).sum();
+        while let Some(mut job) = self.waiting.pop_front() {
+            used += job.width();
+            if used > self.options.max_sequences {
+                self.waiting.push_front(job);
                 return;
             }
-            self.running.push(sequence);
+            for member in &mut job.members {
+                if let Some((parked, past)) = self.parked.best(&member.tokens, self.rewind) {
+                    member.admit(parked.slot, parked.pages, past, parked.head);
+                } else if let Some(slot) = self.take_slot() {
+                    member.admit(slot, Vec::new(), 0, 0);
+                }
+            }
+            self.running.push(job);
         }
     }
 
-    fn take_slot(&mut self) -> Option<u32> {
-        if self.slots.available() == 0 {
-            self.evict();
+    pub(crate) fn take_slot(&mut self) -> Option<u32> {
+        while self.slots.available() == 0 {
+            if !self.evict() {
+                return None;
+            }
         }
         self.slots.take(1)?.pop()
     }
@@ -220,137 +307,223 @@ impl Engine {
         true
     }
 
-    /// Gives every share its pages; where there are none left, parked sequences lose theirs first, then the
-    /// youngest running sequence goes back to waiting (and computes the same tokens again later).
-    fn provide_pages(&mut self, shares: &mut Vec<Share>) {
-        let mut at = 0;
-        while let Some(share) = shares.get(at).copied() {
-            let sequence = &self.running[share.sequence];
-            let missing = sequence.missing_pages(sequence.past + share.tokens);
-            if let Some(pages) = self.pages.take(missing) {
-                self.running[share.sequence].pages.extend(pages);
-                at += 1;
-            } else if !self.evict() {
-                let youngest = self.running.len() - 1;
-                self.preempt(youngest);
-                shares.retain(|share| share.sequence != youngest);
+    /// Has the drafters of answers in progress draft.
+    fn draft(&mut self, events: &mut Vec<Event>) {
+        let (context, rewind) = (self.memory.context, self.rewind);
+        let vocabulary = self.model.config().vocab_size;
+        let mut failed = Vec::new();
+        for (index, job) in self.running.iter_mut().enumerate() {
+            for member in &mut job.members {
+                if !member.decoding() {
+                    continue;
+                }
+                // The last token of a step is the model's own: there is no use in drafting it.
+                let room = member.max_length().min(context).saturating_sub(member.tokens.len() + 1);
+                let most = rewind.most.map_or(room, |most| room.min(most));
+                let Some(drafter) = member.drafter.as_mut().filter(|_| most > 0) else { continue };
+                match drafter.draft(&member.tokens, most) {
+                    Ok(mut drafts) => {
+                        drafts.truncate(most);
+                        let known = drafts.iter().take_while(|id| (**id as usize) < vocabulary).count();
+                        drafts.truncate(known);
+                        member.drafts = drafts;
+                    }
+                    Err(error) => failed.push((index, error.to_string())),
+                }
             }
+        }
+        failed.dedup_by_key(|(index, _)| *index);
+        for (index, message) in failed.into_iter().rev() {
+            self.drop_failed(index, message, events);
         }
     }
 
-    fn preempt(&mut self, index: usize) {
-        let mut sequence = self.running.remove(index);
-        self.pages.give_back(std::mem::take(&mut sequence.pages));
-        self.slots.give_back(sequence.slot.take());
-        sequence.past = 0;
-        self.waiting.push_front(sequence);
+    fn loads(&self) -> Vec<Load> {
+        let members = |(index, job): (usize, &Job)| {
+            let loads =
+                job.members.iter().enumerate().map(|(member, sequence)| Load::of(index, member, sequence));
+            loads.collect::<Vec<_>>()
+        };
+        self.running.iter().enumerate().flat_map(members).collect()
     }
 
-    /// Puts the shares through the model and draws a token for every sequence whose last token was among
-    /// them; a sequence whose logits are of no use has an error of its own.
-    fn forward(&mut self, shares: &[Share]) -> Result<Vec<Option<Result<u32>>>> {
+    /// Gives every share pages of its own to write to; where there are none left, parked sequences lose theirs first,
+    /// then the youngest request goes back to waiting (and computes the same tokens again later).
+    fn provide_pages(&mut self, shares: &mut Vec<Share>, events: &mut Vec<Event>) -> Result<()> {
+        let mut at = 0;
+        while let Some(share) = shares.get(at).copied() {
+            let sequence = &mut self.running[share.job].members[share.member];
+            let (past, end) = (sequence.past, sequence.past + share.tokens);
+            let written = past / PAGE_LEN..sequence.pages.len().min(end.div_ceil(PAGE_LEN));
+            let shared: Vec<usize> =
+                written.filter(|index| self.pages.is_shared(sequence.pages[*index])).collect();
+            if let Some(mut fresh) = self.pages.take(shared.len() + sequence.missing_pages(end)) {
+                for index in shared {
+                    let Some(own) = fresh.pop() else { break };
+                    let other = std::mem::replace(&mut sequence.pages[index], own);
+                    if index * PAGE_LEN < past {
+                        self.caches.copy_page(other, own)?;
+                    }
+                    self.pages.give_back([other]);
+                }
+                sequence.pages.extend(fresh);
+                at += 1;
+            } else if !self.evict() {
+                let youngest = self.running.len() - 1;
+                if youngest == 0 {
+                    let message = format!(
+                        "the caches hold {} tokens, which the {} sequences of this request outgrow; ask for fewer \
+                         of them or for larger caches",
+                        self.memory.cache_tokens,
+                        self.running[0].members.len()
+                    );
+                    self.drop_failed(0, message, events);
+                } else {
+                    self.preempt(youngest);
+                }
+                shares.retain(|share| share.job != youngest);
+                at = at.min(shares.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn preempt(&mut self, index: usize) {
+        let mut job = self.running.remove(index);
+        for member in &mut job.members {
+            self.pages.give_back(std::mem::take(&mut member.pages));
+            self.slots.give_back(member.slot.take());
+            (member.past, member.head) = (0, 0);
+            member.drafts.clear();
+            member.row = None;
+        }
+        self.waiting.push_front(job);
+    }
+
+    /// Puts the shares through the model. Where the device chooses the tokens by itself, it does.
+    fn forward(&mut self, shares: &[Share]) -> Result<Rows> {
         let mut tokens = Vec::new();
         let mut sequences = Vec::with_capacity(shares.len());
         let mut output_rows = Vec::new();
         let mut specs = Vec::new();
+        let mut ranges = Vec::with_capacity(shares.len());
+        let mut any_fused = false;
         for share in shares {
-            let sequence = &self.running[share.sequence];
-            let end = sequence.past + share.tokens;
-            tokens.extend_from_slice(&sequence.tokens[sequence.past..end]);
+            let job = &self.running[share.job];
+            let sequence = &job.members[share.member];
+            let (past, known) = (sequence.past, sequence.tokens.len());
+            let end = past + share.tokens;
+            tokens.extend_from_slice(&sequence.tokens[past..end.min(known)]);
+            tokens.extend_from_slice(&sequence.drafts[..end.saturating_sub(known)]);
             sequences.push(StepSequence {
                 len: share.tokens,
-                past: sequence.past,
+                past,
                 slot: sequence.slot.unwrap_or_default() as usize,
                 pages: sequence.pages.clone(),
             });
-            if end == sequence.tokens.len() {
-                output_rows.push(tokens.len() as u32 - 1);
-                specs.push(sequence.request.sampling.spec(&sequence.tokens, end));
+            let first_row = output_rows.len();
+            if end >= known {
+                let count = end - known + 1;
+                output_rows.extend((tokens.len() - count..tokens.len()).map(|row| row as u32));
+                let fused =
+                    matches!(job.mode, Mode::Separate { .. }) && sequence.is_fused(job.request.outputs);
+                any_fused |= fused;
+                let mut seen = sequence.tokens.clone();
+                for drafts in 0..count {
+                    seen.truncate(known);
+                    seen.extend_from_slice(&sequence.drafts[..drafts]);
+                    let greedy = || crate::SamplingParams::default().spec(&[]);
+                    specs.push(if fused { sequence.sampling.spec(&seen) } else { greedy() });
+                }
             }
+            ranges.push(first_row..output_rows.len());
         }
-        let mut chosen: Vec<_> = shares.iter().map(|_| None).collect();
         let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
         let logits = self.model.forward(&step, &mut self.caches)?;
-        if specs.is_empty() {
-            return Ok(chosen);
+        let mut ids = None;
+        if any_fused {
+            let chosen = logits.device().scratch(DType::I32, &[specs.len()])?;
+            sampling::sample(&logits, &specs, &chosen)?;
+            ids = Some(chosen.to_vec_i32()?);
         }
-        let ids = logits.device().scratch(DType::I32, &[specs.len()])?;
-        sampling::sample(&logits, &specs, &ids)?;
-        let mut ids = ids.to_vec_i32()?.into_iter();
-        for (share, chosen) in shares.iter().zip(&mut chosen) {
-            let sequence = &self.running[share.sequence];
-            if sequence.past + share.tokens < sequence.tokens.len() {
-                continue;
-            }
-            let id = ids.next().unwrap_or(-1);
-            *chosen = Some(u32::try_from(id).map_err(|_| Error::Logits { position: sequence.tokens.len() }));
-        }
-        Ok(chosen)
+        Ok(Rows { logits, ranges, ids })
     }
 
-    /// Takes the new tokens in, tells of them, and parks what has ended.
-    fn deliver(&mut self, shares: &[Share], chosen: Vec<Option<Result<u32>>>) -> Vec<Event> {
-        let mut events = Vec::with_capacity(shares.len());
-        let mut ended = Vec::new();
-        let mut failed = Vec::new();
-        for (share, chosen) in shares.iter().zip(chosen) {
-            let sequence = &mut self.running[share.sequence];
-            let request = sequence.id;
-            sequence.past += share.tokens;
-            match chosen {
-                None => {
-                    let total = sequence.tokens.len();
-                    events.push(Event::Prompt { request, done: sequence.past, total });
-                }
-                Some(Ok(id)) => {
-                    events.push(Event::Token { request, id });
-                    if let Some(reason) = sequence.push(id, self.memory.context) {
-                        events.push(Event::Finished { request, reason, usage: sequence.usage() });
-                        ended.push(share.sequence);
-                    }
-                }
-                Some(Err(error)) => failed.push((share.sequence, error)),
-            }
+    /// Ends the requests of all shares, whose caches are not to be relied on.
+    fn fail(&mut self, shares: &[Share], message: &str, events: &mut Vec<Event>) {
+        let mut jobs: Vec<usize> = shares.iter().map(|share| share.job).collect();
+        jobs.dedup();
+        for index in jobs.into_iter().rev() {
+            self.drop_failed(index, message.to_owned(), events);
         }
-        // From the last to the first: an index is good as long as only later ones have gone.
-        let mut gone: Vec<_> = ended.into_iter().map(|index| (index, None)).collect();
-        gone.extend(failed.into_iter().map(|(index, error)| (index, Some(error))));
-        gone.sort_unstable_by_key(|(index, _)| Reverse(*index));
-        for (index, error) in gone {
-            match error {
-                Some(error) => events.push(self.drop_failed(index, &error)),
-                None => {
-                    let sequence = self.running.remove(index);
-                    self.park(sequence);
-                }
-            }
-        }
-        events
     }
 
-    fn fail(&mut self, shares: &[Share], error: &Error) -> Vec<Event> {
-        shares.iter().rev().map(|share| self.drop_failed(share.sequence, error)).collect()
+    fn drop_failed(&mut self, index: usize, message: String, events: &mut Vec<Event>) {
+        let job = self.running.remove(index);
+        events.push(Event::Failed { request: job.id, message });
+        self.discard(job);
     }
 
-    /// Ends a sequence whose caches are not to be relied on.
-    fn drop_failed(&mut self, index: usize, error: &Error) -> Event {
-        let sequence = self.running.remove(index);
+    /// Gives back what a request holds.
+    pub(crate) fn discard(&mut self, job: Job) {
+        job.members.into_iter().for_each(|member| self.release(member));
+    }
+
+    /// Gives back what a sequence holds.
+    pub(crate) fn release(&mut self, sequence: Sequence) {
         self.pages.give_back(sequence.pages);
         self.slots.give_back(sequence.slot);
-        Event::Failed { request: sequence.id, message: error.to_string() }
+    }
+
+    /// Keeps what the answers of an ended request hold for requests that continue them.
+    pub(crate) fn retire(&mut self, job: Job) {
+        match job.mode {
+            Mode::Separate { .. } => job.members.into_iter().for_each(|member| self.park(member)),
+            Mode::Guided { .. } => {
+                let mut members = job.members.into_iter();
+                members.next().into_iter().for_each(|member| self.park(member));
+                members.for_each(|member| self.release(member));
+            }
+            Mode::Beams { .. } => self.discard(job),
+        }
     }
 
     /// Keeps what an ended sequence holds for a request that continues it.
-    fn park(&mut self, mut sequence: Sequence) {
+    pub(crate) fn park(&mut self, mut sequence: Sequence) {
         match sequence.slot {
             Some(slot) if sequence.past > 0 => {
                 sequence.tokens.truncate(sequence.past);
-                self.parked.park(Parked { tokens: sequence.tokens, pages: sequence.pages, slot });
+                let head = sequence.head;
+                self.parked.park(Parked { tokens: sequence.tokens, pages: sequence.pages, slot, head });
             }
-            slot => {
-                self.pages.give_back(sequence.pages);
-                self.slots.give_back(slot);
-            }
+            _ => self.release(sequence),
         }
     }
+
+    /// A copy of a sequence that shares its pages and has a copy of its state.
+    pub(crate) fn fork(&mut self, sequence: &Sequence, index: usize) -> Result<Sequence> {
+        let mut fork = sequence.fork(index);
+        let (Some(from), Some(to)) = (sequence.slot, self.take_slot()) else {
+            return Err(crate::Error::Memory(
+                "no slot is left for another sequence of this request".to_owned(),
+            ));
+        };
+        self.caches.copy_slot(from, to)?;
+        let pages = &sequence.pages[..sequence.past.div_ceil(PAGE_LEN).min(sequence.pages.len())];
+        self.pages.share(pages);
+        fork.slot = Some(to);
+        fork.pages = pages.to_vec();
+        (fork.past, fork.head) = (sequence.past, sequence.head);
+        Ok(fork)
+    }
+}
+
+/// What a step computed.
+pub(crate) struct Rows {
+    /// `[R, vocab_size]`.
+    pub(crate) logits: Tensor,
+    /// For each share, its rows: the one behind its last token and those behind its drafts.
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// For each row, the token that the device chose, where it chooses by itself.
+    pub(crate) ids: Option<Vec<i32>>,
 }

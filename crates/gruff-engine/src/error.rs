@@ -18,6 +18,17 @@ pub enum Error {
         /// What is wrong with it and what to do.
         fault: String,
     },
+    /// Processors left no token to choose.
+    #[error("every token was ruled out at token {position}; the processors were {}: loosen one of them", processors.join(", "))]
+    RuledOut {
+        /// Index of the token in its sequence.
+        position: usize,
+        /// The processors' names, in order.
+        processors: Vec<String>,
+    },
+    /// What a processor, a stopping criterion or a drafter of the caller's own says.
+    #[error("{0}")]
+    Custom(String),
     /// A row of logits without a finite value: broken weights, or every token ruled out.
     #[error("the model gave no usable logits at token {position}; the file may be damaged")]
     Logits {

@@ -1,7 +1,12 @@
 //! Requests to batches to tokens: scheduler, caches, sampling, the decode loop.
 
+mod beams;
+mod choose;
+mod deliver;
 mod engine;
 mod error;
+mod job;
+pub mod logits;
 mod pages;
 mod parked;
 mod plan;
@@ -9,9 +14,14 @@ mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
+pub mod speculation;
+pub mod stopping;
 
+pub use beams::{BeamParams, EarlyStopping};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use plan::{Context, MemoryPlan, available_memory};
-pub use request::{Event, FinishReason, Request, RequestId, Usage};
+pub use request::{
+    BeamOutput, Event, FinishReason, Guidance, OutputOptions, Request, RequestId, TokenDetails, Usage,
+};
 pub use sampling::SamplingParams;

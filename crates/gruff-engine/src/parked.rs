@@ -12,6 +12,8 @@ pub(crate) struct Parked {
     pub(crate) pages: Vec<u32>,
     /// State slot.
     pub(crate) slot: u32,
+    /// Tokens that ever went through the slot, dropped ones included.
+    pub(crate) head: usize,
 }
 
 /// How far back a sequence can be cut.
@@ -25,11 +27,11 @@ pub(crate) struct Rewind {
 impl Rewind {
     /// Tokens of `parked` that `prompt` can continue from; 0 when it is of no use. At least one token of the
     /// prompt is left to compute, since its logits are wanted.
-    fn usable(self, parked: &[u32], prompt: &[u32]) -> usize {
-        let common = parked.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    fn usable(self, parked: &Parked, prompt: &[u32]) -> usize {
+        let common = parked.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let usable = common.min(prompt.len().saturating_sub(1));
         match self.most {
-            Some(most) if parked.len() - usable > most => 0,
+            Some(most) if parked.head.saturating_sub(usable) > most => 0,
             _ => usable,
         }
     }
@@ -52,7 +54,7 @@ impl ParkingLot {
             .parked
             .iter()
             .enumerate()
-            .map(|(index, parked)| (index, rewind.usable(&parked.tokens, prompt)))
+            .map(|(index, parked)| (index, rewind.usable(parked, prompt)))
             .max_by_key(|(_, usable)| *usable)?;
         // Less than a page is not worth taking a conversation's cache away.
         (usable >= PAGE_LEN.min(prompt.len().saturating_sub(1)) && usable > 0)
@@ -70,24 +72,24 @@ mod tests {
     use super::*;
 
     fn parked(tokens: &[u32]) -> Parked {
-        Parked { tokens: tokens.to_vec(), pages: Vec::new(), slot: 0 }
+        Parked { tokens: tokens.to_vec(), pages: Vec::new(), slot: 0, head: tokens.len() }
     }
 
     #[test]
     fn any_rewind_uses_the_common_prefix() {
         let rewind = Rewind { most: None };
-        assert_eq!(rewind.usable(&[1, 2, 3, 4], &[1, 2, 9]), 2);
-        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 3]), 2);
-        assert_eq!(rewind.usable(&[1, 2, 3], &[5]), 0);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3, 4]), &[1, 2, 9]), 2);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3]), &[1, 2, 3]), 2);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3]), &[5]), 0);
     }
 
     #[test]
     fn recurrent_state_goes_back_only_so_far() {
         let rewind = Rewind { most: Some(1) };
-        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 3, 4]), 3);
-        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 2, 9, 4]), 2);
-        assert_eq!(rewind.usable(&[1, 2, 3], &[1, 9, 9, 4]), 0);
-        assert_eq!(Rewind { most: Some(0) }.usable(&[1, 2, 3], &[1, 2, 3]), 0);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3]), &[1, 2, 3, 4]), 3);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3]), &[1, 2, 9, 4]), 2);
+        assert_eq!(rewind.usable(&parked(&[1, 2, 3]), &[1, 9, 9, 4]), 0);
+        assert_eq!(Rewind { most: Some(0) }.usable(&parked(&[1, 2, 3]), &[1, 2, 3]), 0);
     }
 
     #[test]

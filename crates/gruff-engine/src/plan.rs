@@ -190,7 +190,7 @@ const ROWS_IN_FLIGHT: u64 = 24;
 /// Intermediate results of a full step and its logits.
 fn scratch_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
     let values = options.step_tokens as u64 * config.hidden_size as u64 * ROWS_IN_FLIGHT
-        + options.max_sequences as u64 * config.vocab_size as u64;
+        + (options.max_sequences * (1 + options.rollback)) as u64 * config.vocab_size as u64;
     4 * values
 }
 

@@ -1,8 +1,12 @@
 //! What is asked, and what comes back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::SamplingParams;
+use crate::logits::LogitsProcessor;
+use crate::speculation::Speculation;
+use crate::stopping::StoppingCriteria;
+use crate::{BeamParams, SamplingParams};
 
 /// A request's number, unique within its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,13 +23,83 @@ pub struct Request {
     pub max_new_tokens: Option<usize>,
     /// Tokens that end the answer (the end token itself is delivered last).
     pub end_tokens: Vec<u32>,
+    /// Processors of the caller's own, behind those of `sampling` and before temperature and truncation.
+    pub processors: Vec<Box<dyn LogitsProcessor>>,
+    /// Criteria that end the answer besides end tokens and length.
+    pub stopping: Vec<Box<dyn StoppingCriteria>>,
+    /// Time from submission after which the answer ends.
+    pub max_time: Option<Duration>,
+    /// Answers to the same prompt; number i draws with `sampling.seed + i`. The prompt is computed once.
+    pub num_return_sequences: usize,
+    /// Search with beams instead of going on with one token.
+    pub beams: Option<BeamParams>,
+    /// Guide the answer away from another prompt's.
+    pub guidance: Option<Guidance>,
+    /// Draft several tokens and verify them in one step. The answer is the same without.
+    pub speculation: Option<Arc<dyn Speculation>>,
+    /// What is told of every token besides its id.
+    pub outputs: OutputOptions,
 }
 
 impl Request {
     /// A greedy request without end tokens.
     pub fn new(prompt: Vec<u32>) -> Self {
-        Self { prompt, sampling: SamplingParams::default(), max_new_tokens: None, end_tokens: Vec::new() }
+        Self {
+            prompt,
+            sampling: SamplingParams::default(),
+            max_new_tokens: None,
+            end_tokens: Vec::new(),
+            processors: Vec::new(),
+            stopping: Vec::new(),
+            max_time: None,
+            num_return_sequences: 1,
+            beams: None,
+            guidance: None,
+            speculation: None,
+            outputs: OutputOptions::default(),
+        }
     }
+}
+
+/// Classifier-free guidance (arXiv:2306.17806).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guidance {
+    /// How far the answer is led away from the negative prompt's; 1 changes nothing.
+    pub scale: f32,
+    /// The negative prompt; empty for the prompt's last token, as in transformers.
+    pub negative_prompt: Vec<u32>,
+}
+
+/// What is told of every token besides its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// The logits that the token was chosen from, behind all processors.
+    pub scores: bool,
+    /// The model's own logits.
+    pub logits: bool,
+    /// The logarithm of the token's probability by the model's own logits, and those of so many of the most likely
+    /// tokens.
+    pub logprobs: Option<usize>,
+}
+
+impl OutputOptions {
+    /// Whether anything is asked.
+    pub fn any(&self) -> bool {
+        self.scores || self.logits || self.logprobs.is_some()
+    }
+}
+
+/// What was asked about a token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenDetails {
+    /// `[vocab_size]`: the logits behind all processors.
+    pub scores: Option<Vec<f32>>,
+    /// `[vocab_size]`: the model's own logits.
+    pub logits: Option<Vec<f32>>,
+    /// Natural logarithm of the token's probability by the model's own logits.
+    pub logprob: Option<f32>,
+    /// The most likely tokens with theirs, most likely first.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// Why an answer ended.
@@ -39,6 +113,12 @@ pub enum FinishReason {
     Context,
     /// The caller cancelled it.
     Cancelled,
+    /// The text contains a stop string.
+    StopString,
+    /// Its time was over.
+    MaxTime,
+    /// A stopping criterion of the caller's own ended it.
+    Criterion,
 }
 
 /// What a request cost.
@@ -54,6 +134,10 @@ pub struct Usage {
     pub prompt_time: Duration,
     /// From the first new token to the last.
     pub decode_time: Duration,
+    /// Tokens that speculation drafted.
+    pub drafted_tokens: usize,
+    /// Drafted tokens that were right.
+    pub accepted_tokens: usize,
 }
 
 impl Usage {
@@ -65,6 +149,11 @@ impl Usage {
     /// Tokens a second after the first.
     pub fn decode_per_second(&self) -> f64 {
         rate(self.new_tokens.saturating_sub(1), self.decode_time)
+    }
+
+    /// Share of the drafted tokens that were right; `None` without any.
+    pub fn acceptance(&self) -> Option<f64> {
+        (self.drafted_tokens > 0).then(|| self.accepted_tokens as f64 / self.drafted_tokens as f64)
     }
 }
 
@@ -84,17 +173,30 @@ pub enum Event {
         /// Prompt tokens in all.
         total: usize,
     },
-    /// A new token.
+    /// A new token. Those of a search with beams come together, when it has ended.
     Token {
         /// Whose.
         request: RequestId,
+        /// Which of the request's answers it belongs to: below `num_return_sequences`.
+        index: usize,
         /// Its id.
         id: u32,
+        /// What was asked about it.
+        details: Option<Box<TokenDetails>>,
     },
-    /// The answer has ended.
+    /// A search with beams has ended; the tokens of its answers and their ends follow.
+    Beams {
+        /// Whose.
+        request: RequestId,
+        /// What it found.
+        found: Box<BeamOutput>,
+    },
+    /// An answer has ended. A request has ended with the last of its answers.
     Finished {
         /// Whose.
         request: RequestId,
+        /// Which of the request's answers.
+        index: usize,
         /// Why.
         reason: FinishReason,
         /// What it cost.
@@ -107,4 +209,17 @@ pub enum Event {
         /// Why.
         message: String,
     },
+}
+
+/// What a search with beams found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BeamOutput {
+    /// For each answer, the sum of its tokens' scores divided by its length to the power of the length penalty.
+    pub sequences_scores: Vec<f32>,
+    /// For each answer and each of its tokens, the beam whose scores the token was chosen from.
+    pub beam_indices: Vec<Vec<usize>>,
+    /// For each step and beam, `[vocab_size]` logarithms of probabilities behind all processors, where asked.
+    pub scores: Vec<Vec<Vec<f32>>>,
+    /// For each step and beam, `[vocab_size]` logits of the model, where asked.
+    pub logits: Vec<Vec<Vec<f32>>>,
 }

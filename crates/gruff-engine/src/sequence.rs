@@ -1,53 +1,140 @@
-//! A request on its way through the engine.
+//! One sequence of a request on its way through the engine.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use gruff_kernels::PAGE_LEN;
 
-use crate::{FinishReason, Request, RequestId, Usage};
+use crate::logits::{ProcessorList, TokenContext};
+use crate::speculation::Drafter;
+use crate::stopping::{MaxTime, StoppingCriteria};
+use crate::{FinishReason, Request, Result, SamplingParams, Usage};
 
-/// A request with what it holds of the caches.
-#[derive(Debug)]
+/// A sequence with what it holds of the caches.
 pub(crate) struct Sequence {
-    pub(crate) id: RequestId,
-    pub(crate) request: Request,
+    /// Which of the request's answers it becomes.
+    pub(crate) index: usize,
     /// Prompt and answer.
     pub(crate) tokens: Vec<u32>,
+    prompt_len: usize,
+    end_tokens: Arc<[u32]>,
+    max_new_tokens: Option<usize>,
+    context: usize,
     /// Tokens whose keys, values and state the caches hold: a prefix of `tokens`.
     pub(crate) past: usize,
+    /// Tokens that ever went through the model behind `past`, also those dropped again: what recurrent state can be
+    /// rolled back from.
+    pub(crate) head: usize,
     /// KV pages owned, in order.
     pub(crate) pages: Vec<u32>,
     /// State slot owned while it runs.
     pub(crate) slot: Option<u32>,
     /// Prompt tokens that a cache saved.
     cached: usize,
+    /// How its tokens are chosen, with a seed of its own.
+    pub(crate) sampling: SamplingParams,
+    pub(crate) chain: ProcessorList,
+    pub(crate) criteria: Vec<Box<dyn StoppingCriteria>>,
+    pub(crate) drafter: Option<Box<dyn Drafter>>,
+    /// Drafted tokens that the next step verifies.
+    pub(crate) drafts: Vec<u32>,
+    /// The logits behind the last token, while others of the request are waited for.
+    pub(crate) row: Option<Vec<f32>>,
+    drafted: usize,
+    accepted: usize,
     admitted: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
 
 impl Sequence {
-    pub(crate) fn new(id: RequestId, request: Request) -> Self {
-        let tokens = request.prompt.clone();
-        Self {
-            id,
-            request,
-            tokens,
+    /// The first sequence of a request, in a context of so many tokens.
+    pub(crate) fn new(request: &Request, context: usize) -> Result<Self> {
+        let (prompt, ends) = (&request.prompt, &request.end_tokens);
+        let keep = if request.beams.is_some() { ends.len() + 1 } else { 1 };
+        let chain = ProcessorList::new(&request.sampling, &request.processors, prompt.len(), ends, keep);
+        let mut criteria = request.stopping.clone();
+        if let Some(most) = request.max_time {
+            criteria.push(Box::new(MaxTime::new(most)));
+        }
+        let mut sequence = Self {
+            index: 0,
+            tokens: prompt.clone(),
+            prompt_len: prompt.len(),
+            end_tokens: ends.as_slice().into(),
+            max_new_tokens: request.max_new_tokens,
+            context,
             past: 0,
+            head: 0,
             pages: Vec::new(),
             slot: None,
             cached: 0,
+            sampling: request.sampling.clone(),
+            chain,
+            criteria,
+            drafter: None,
+            drafts: Vec::new(),
+            row: None,
+            drafted: 0,
+            accepted: 0,
             admitted: Instant::now(),
             first_token: None,
             last_token: None,
+        };
+        if let Some(speculation) = &request.speculation {
+            sequence.drafter = Some(speculation.drafter(&sequence.sampling, sequence.max_length())?);
+        }
+        Ok(sequence)
+    }
+
+    /// The sequence that follows the negative prompt of a guided request.
+    pub(crate) fn companion(&self, prompt: Vec<u32>) -> Self {
+        let prompt_len = prompt.len();
+        Self {
+            tokens: prompt,
+            prompt_len,
+            chain: ProcessorList::default(),
+            criteria: Vec::new(),
+            ..self.fork(0)
+        }
+    }
+
+    /// A copy without pages and slot: another answer of the request.
+    pub(crate) fn fork(&self, index: usize) -> Self {
+        let mut sampling = self.sampling.clone();
+        sampling.seed = self.sampling.seed.wrapping_add((index - self.index.min(index)) as u64);
+        Self {
+            index,
+            tokens: self.tokens.clone(),
+            prompt_len: self.prompt_len,
+            end_tokens: self.end_tokens.clone(),
+            max_new_tokens: self.max_new_tokens,
+            context: self.context,
+            past: 0,
+            head: 0,
+            pages: Vec::new(),
+            slot: None,
+            cached: self.cached,
+            sampling,
+            chain: self.chain.clone(),
+            criteria: self.criteria.clone(),
+            drafter: None,
+            drafts: Vec::new(),
+            row: None,
+            drafted: 0,
+            accepted: 0,
+            admitted: self.admitted,
+            first_token: self.first_token,
+            last_token: self.last_token,
         }
     }
 
     /// Starts (or, after a preemption, starts again) with a slot and what a cache holds of the tokens.
-    pub(crate) fn admit(&mut self, slot: u32, pages: Vec<u32>, past: usize) {
+    pub(crate) fn admit(&mut self, slot: u32, pages: Vec<u32>, past: usize, head: usize) {
         self.slot = Some(slot);
         self.pages = pages;
         self.past = past;
+        self.head = head;
         if self.first_token.is_none() {
             self.cached = past;
             self.admitted = Instant::now();
@@ -59,7 +146,7 @@ impl Sequence {
         self.tokens.len() - self.past
     }
 
-    /// Whether the next step of it is one token of the answer.
+    /// Whether the next step of it is about the answer alone.
     pub(crate) fn decoding(&self) -> bool {
         self.pending() == 1 && self.first_token.is_some()
     }
@@ -69,32 +156,103 @@ impl Sequence {
         len.div_ceil(PAGE_LEN).saturating_sub(self.pages.len())
     }
 
+    /// Length at which the answer ends.
+    pub(crate) fn max_length(&self) -> usize {
+        self.max_new_tokens.map_or(self.context, |most| (self.prompt_len + most).min(self.context))
+    }
+
+    /// Length that fills the context.
+    pub(crate) fn max_context(&self) -> usize {
+        self.context
+    }
+
+    /// What processors and criteria know.
+    pub(crate) fn token_context(&self) -> TokenContext<'_> {
+        TokenContext {
+            tokens: &self.tokens,
+            prompt_len: self.prompt_len,
+            end_tokens: &self.end_tokens,
+            max_length: self.max_length(),
+            seed: self.sampling.seed,
+        }
+    }
+
+    /// Runs all processors, or only those before sampling, on the logits behind the last token.
+    pub(crate) fn process(&mut self, logits: &mut [f32], head_only: bool) -> Result<()> {
+        let mut chain = std::mem::take(&mut self.chain);
+        let context = self.token_context();
+        let done =
+            if head_only { chain.process_head(&context, logits) } else { chain.process(&context, logits) };
+        self.chain = chain;
+        done
+    }
+
     /// Takes a new token in and says whether it was the last.
-    pub(crate) fn push(&mut self, id: u32, context: usize) -> Option<FinishReason> {
+    pub(crate) fn push(&mut self, id: u32) -> Result<Option<FinishReason>> {
+        self.append(id);
+        let mut criteria = std::mem::take(&mut self.criteria);
+        let context = self.token_context();
+        let reason = ends(&context, &mut criteria, self.max_new_tokens);
+        self.criteria = criteria;
+        let Some(reason) = reason? else { return Ok(None) };
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.finish(&self.token_context(), reason)?;
+        self.chain = chain;
+        Ok(Some(reason))
+    }
+
+    /// Takes a new token in that ends nothing.
+    pub(crate) fn append(&mut self, id: u32) {
         let now = Instant::now();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.tokens.push(id);
-        let new_tokens = self.tokens.len() - self.request.prompt.len();
-        if self.request.end_tokens.contains(&id) {
-            Some(FinishReason::EndToken)
-        } else if self.request.max_new_tokens.is_some_and(|most| new_tokens >= most) {
-            Some(FinishReason::MaxNewTokens)
-        } else if self.tokens.len() >= context {
-            Some(FinishReason::Context)
-        } else {
-            None
+    }
+
+    /// Counts what became of drafted tokens.
+    pub(crate) fn verified(&mut self, drafted: usize, accepted: usize) {
+        self.drafted += drafted;
+        self.accepted += accepted;
+        if let Some(drafter) = &mut self.drafter {
+            drafter.verified(drafted, accepted);
         }
     }
 
     pub(crate) fn usage(&self) -> Usage {
         let (first, last) = (self.first_token, self.last_token);
         Usage {
-            prompt_tokens: self.request.prompt.len(),
+            prompt_tokens: self.prompt_len,
             cached_tokens: self.cached,
-            new_tokens: self.tokens.len() - self.request.prompt.len(),
+            new_tokens: self.tokens.len() - self.prompt_len,
             prompt_time: first.map(|first| first - self.admitted).unwrap_or_default(),
             decode_time: first.zip(last).map(|(first, last)| last - first).unwrap_or_default(),
+            drafted_tokens: self.drafted,
+            accepted_tokens: self.accepted,
         }
     }
+}
+
+/// Whether the last token of `context` ends the answer. Every criterion sees every token.
+pub(crate) fn ends(
+    context: &TokenContext<'_>,
+    criteria: &mut [Box<dyn StoppingCriteria>],
+    max_new_tokens: Option<usize>,
+) -> Result<Option<FinishReason>> {
+    let mut reason = None;
+    for criterion in criteria {
+        let found = criterion.check(context)?;
+        reason = reason.or(found);
+    }
+    let last_is_end = context.tokens.last().is_some_and(|id| context.end_tokens.contains(id));
+    Ok(if last_is_end {
+        Some(FinishReason::EndToken)
+    } else if reason.is_some() {
+        reason
+    } else if max_new_tokens.is_some_and(|most| context.new_tokens().len() >= most) {
+        Some(FinishReason::MaxNewTokens)
+    } else if context.tokens.len() >= context.max_length {
+        Some(FinishReason::Context)
+    } else {
+        None
+    })
 }

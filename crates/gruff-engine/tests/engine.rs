@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use gruff_engine::{Context, Engine, EngineOptions, Event, FinishReason, Request, RequestId};
+use gruff_engine::speculation::PromptLookup;
+use gruff_engine::{
+    BeamParams, Context, Engine, EngineOptions, Event, FinishReason, Guidance, Request, RequestId,
+};
 use gruff_kernels::{Activations, Device, PAGE_LEN, StateShape, Step, StepTokens, Tensor};
 use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
 
@@ -17,8 +20,8 @@ struct Adder {
     slots: Mutex<HashMap<usize, Vec<u32>>>,
     /// What each page holds.
     pages: Mutex<HashMap<u32, Vec<u32>>>,
-    /// Tokens of every step.
-    steps: Mutex<Vec<usize>>,
+    /// Tokens and output rows of every step.
+    steps: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Adder {
@@ -63,7 +66,7 @@ impl Model for Adder {
 
     fn forward(&self, step: &Step, _caches: &mut Caches) -> gruff_models::Result<Tensor> {
         let StepTokens::Ids(ids) = step.tokens() else { panic!("ids are given") };
-        self.steps.lock().unwrap().push(ids.len());
+        self.steps.lock().unwrap().push((ids.len(), step.output_rows().len()));
         let mut logits = vec![0.0; step.output_rows().len() * VOCABULARY];
         for (sequence, bounds) in step.sequences().iter().zip(step.starts().windows(2)) {
             let mut tokens = self.recall(&sequence.pages, sequence.past);
@@ -111,12 +114,12 @@ struct Answers {
 impl Answers {
     fn take(&mut self, event: &Event) {
         match event {
-            Event::Token { request, id } => self.tokens.entry(*request).or_default().push(*id),
-            Event::Finished { request, reason, usage } => {
+            Event::Token { request, id, .. } => self.tokens.entry(*request).or_default().push(*id),
+            Event::Finished { request, reason, usage, .. } => {
                 self.finished.insert(*request, (*reason, *usage));
             }
             Event::Failed { message, .. } => panic!("{message}"),
-            Event::Prompt { .. } => {}
+            Event::Prompt { .. } | Event::Beams { .. } => {}
         }
     }
 
@@ -156,7 +159,47 @@ fn long_prompts_go_through_in_chunks_and_do_not_hold_up_answers() {
     assert_eq!(answers.tokens[&short].len(), 9, "one token a step, long prompt or not");
     engine.run(|event| answers.take(event)).unwrap();
     assert_eq!(answers.tokens[&long_id], expected(&long, 5));
-    assert!(model.steps.lock().unwrap().iter().all(|tokens| *tokens <= 64));
+    assert!(model.steps.lock().unwrap().iter().all(|(tokens, _)| *tokens <= 64));
+}
+
+#[test]
+fn a_batch_costs_the_sum_of_its_lengths() {
+    let model = Adder::new(true);
+    let mut engine = Engine::new(model.clone(), options(512, 4)).unwrap();
+    let prompts = [vec![1; 3], vec![2; 90], vec![3; 17], vec![4; 1]];
+    for prompt in &prompts {
+        engine.submit(request(prompt, 6)).unwrap();
+    }
+    Answers::run(&mut engine);
+    let steps = model.steps.lock().unwrap();
+    // All sequences go through the model together, so that each weight is read once a step: six for six tokens.
+    assert_eq!(steps.len(), 6);
+    let (tokens, rows) = steps.iter().fold((0, 0), |(t, r), (tokens, rows)| (t + tokens, r + rows));
+    let lengths: usize = prompts.iter().map(Vec::len).sum();
+    assert_eq!(tokens, lengths + 4 * 5, "each token once, and no padding");
+    assert_eq!(rows, 4 * 6, "logits where a token is chosen, and nowhere else");
+}
+
+#[test]
+fn parameters_that_exclude_each_other_are_refused() {
+    let mut engine = Engine::new(Adder::new(true), options(64, 4)).unwrap();
+    let beams = |num_beams| Some(BeamParams { num_beams, ..BeamParams::default() });
+    let guidance = Some(Guidance { scale: 1.5, negative_prompt: vec![2] });
+    let lookup = PromptLookup { num_tokens: 4, max_matching_ngram_size: 2 };
+    let plain = || request(&[1, 2], 3);
+    for (bad, name) in [
+        (Request { beams: beams(0), ..plain() }, "num_beams"),
+        (Request { beams: beams(5), ..plain() }, "num_beams: the request has 5 sequences"),
+        (Request { beams: beams(2), num_return_sequences: 3, ..plain() }, "num_return_sequences"),
+        (Request { num_return_sequences: 0, ..plain() }, "num_return_sequences"),
+        (Request { beams: beams(2), guidance: guidance.clone(), ..plain() }, "guidance_scale"),
+        (Request { speculation: Some(Arc::new(lookup)), ..plain() }, "rollback of 4 tokens"),
+        (Request { beams: beams(2), speculation: Some(Arc::new(lookup)), ..plain() }, "speculation"),
+    ] {
+        let message = engine.submit(bad).unwrap_err().to_string();
+        assert!(message.contains(name), "{message}");
+    }
+    assert!(engine.is_idle());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a model remembers of its sequences, a layer at a time.
 
-use gruff_kernels::{DType, Device, KvLayer, PAGE_LEN, StateLayer, StateShape};
+use gruff_kernels::{DType, Device, KvLayer, PAGE_LEN, StateLayer, StateShape, Tensor};
 
 use crate::{Error, Result};
 
@@ -137,6 +137,36 @@ impl Caches {
         &self.options
     }
 
+    /// Copies a page of keys and values in all layers.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when a page does not exist.
+    pub fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        for layer in &self.layers {
+            if let CacheLayer::Kv(kv) = layer {
+                copy_entries(kv.keys(), from, to, 1)?;
+                copy_entries(kv.values(), from, to, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a slot of recurrent state in all layers, with what it can be rolled back to.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when a slot does not exist.
+    pub fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+        for layer in &self.layers {
+            if let CacheLayer::State(state) = layer {
+                copy_entries(state.matrix(), from, to, state.shape().matrices())?;
+                for rows in [state.keys(), state.updates(), state.decays(), state.conv()] {
+                    copy_entries(rows, from, to, 1)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The keys and values of an attention layer.
     ///
     /// # Errors
@@ -181,6 +211,15 @@ impl Caches {
             other => Err(Error::Caches { layer, needed: "a recurrent state", found: describe(other) }),
         }
     }
+}
+
+/// Copies entry `from` of the first axis to entry `to`, where `count` of them are one.
+fn copy_entries(tensor: &Tensor, from: u32, to: u32, count: usize) -> Result<()> {
+    let (from, to) = (from as usize * count, to as usize * count);
+    let (from, to) = (tensor.narrow(0, from, count)?, tensor.narrow(0, to, count)?);
+    // Every f16 is an f32, so nothing is lost on the way.
+    to.write_f32(&from.to_vec_f32()?)?;
+    Ok(())
 }
 
 fn describe(layer: Option<&CacheLayer>) -> &'static str {

@@ -122,7 +122,7 @@ impl TextReader {
 /// Why an answer ended, in OpenAI's words.
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::MaxNewTokens | FinishReason::Context => "length",
+        FinishReason::MaxNewTokens | FinishReason::Context | FinishReason::MaxTime => "length",
         // A cancelled answer has met its stop string, or its last allowed call.
         _ => "stop",
     }

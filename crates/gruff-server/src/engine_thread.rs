@@ -133,7 +133,7 @@ impl State {
     fn tell(&mut self, event: Event) {
         // A closed channel means that the job will be cancelled before the next step.
         match event {
-            Event::Prompt { .. } => {}
+            Event::Prompt { .. } | Event::Beams { .. } => {}
             Event::Token { request, id, .. } => {
                 if let Some(job) = self.jobs.get(&request) {
                     let _ = job.updates.send((job.choice, Update::Token(id)));

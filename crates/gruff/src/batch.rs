@@ -1,11 +1,12 @@
 //! The prompts of one call, on their way through the engine.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use gruff_engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
 
-use crate::model::{GenerateOutput, Streamed, StreamedToken};
-use crate::{Error, Result};
+use crate::model::{Streamed, StreamedToken};
+use crate::{Error, GenerateOutput, Result};
 
 /// Follows the requests of one call.
 pub(crate) struct Batch {
@@ -14,15 +15,20 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Submits all prompts, or none.
+    /// Submits all requests, or none. Each has so many `answers`; `trims` end an answer's text.
     pub(crate) fn submit(
         engine: &mut Engine,
-        prompts: Vec<Vec<u32>>,
-        request: impl Fn(Vec<u32>, usize) -> Request,
+        requests: Vec<Request>,
+        answers: usize,
+        trims: Vec<String>,
     ) -> Result<Self> {
-        let mut ids = Vec::with_capacity(prompts.len());
-        for (index, prompt) in prompts.iter().enumerate() {
-            match engine.submit(request(prompt.clone(), index)) {
+        let rows = requests.len() * answers;
+        let repeated = |request: &Request| std::iter::repeat_n(request.prompt.clone(), answers);
+        let sequences: Vec<Vec<u32>> = requests.iter().flat_map(repeated).collect();
+        let searches = requests.iter().any(|request| request.beams.is_some());
+        let mut ids = Vec::with_capacity(requests.len());
+        for request in requests {
+            match engine.submit(request) {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     ids.into_iter().for_each(|id| drop(engine.cancel(id)));
@@ -30,11 +36,17 @@ impl Batch {
                 }
             }
         }
-        let count = prompts.len();
         let output = GenerateOutput {
-            sequences: prompts,
-            finish_reasons: vec![FinishReason::Cancelled; count],
-            usage: vec![Usage::default(); count],
+            prompt_lengths: sequences.iter().map(Vec::len).collect(),
+            sequences,
+            finish_reasons: vec![FinishReason::Cancelled; rows],
+            usage: vec![Usage::default(); rows],
+            details: vec![Vec::new(); rows],
+            sequences_scores: searches.then(|| vec![0.0; rows]),
+            beam_indices: searches.then(|| vec![Vec::new(); rows]),
+            beams: Vec::new(),
+            answers,
+            trims: Arc::new(trims),
         };
         Ok(Self { ids, output })
     }
@@ -58,33 +70,48 @@ impl Batch {
         mut on_event: impl FnMut(Streamed) -> ControlFlow<()>,
     ) -> Result<()> {
         while !engine.is_idle() {
+            let mut cancelled = Vec::new();
             for event in engine.step()? {
-                if let Some(streamed) = self.take(event)?
+                if let Some(streamed) = self.take(event, &cancelled)?
                     && on_event(streamed).is_break()
-                    && let Some(event) = engine.cancel(self.ids[streamed.prompt()])
                 {
-                    self.take(event)?;
+                    cancelled.push(self.ids[streamed.prompt()]);
+                    if let Some(event) = engine.cancel(self.ids[streamed.prompt()]) {
+                        self.take(event, &[])?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes an event in, and hands on what a caller may want to know.
-    fn take(&mut self, event: Event) -> Result<Option<Streamed>> {
-        let at = |id| self.ids.iter().position(|known| *known == id);
+    /// Takes an event in, and hands on what a caller may want to know. What a step still brought for a request that
+    /// was `cancelled` meanwhile does not count.
+    fn take(&mut self, event: Event, cancelled: &[RequestId]) -> Result<Option<Streamed>> {
+        let answers = self.output.answers;
+        let at = |id| self.ids.iter().position(|known| *known == id && !cancelled.contains(&id));
         match event {
             Event::Prompt { request, done, total } => {
                 Ok(at(request).map(|prompt| Streamed::Prompt { prompt, done, total }))
             }
-            Event::Token { request, id } => Ok(at(request).map(|prompt| {
-                self.output.sequences[prompt].push(id);
-                Streamed::Token(StreamedToken { prompt, id })
+            Event::Token { request, index, id, details } => Ok(at(request).map(|prompt| {
+                let sequence = prompt * answers + index;
+                self.output.sequences[sequence].push(id);
+                if let Some(details) = details {
+                    self.output.details[sequence].push(*details);
+                }
+                Streamed::Token(StreamedToken { prompt, sequence, id })
             })),
-            Event::Finished { request, reason, usage } => {
+            Event::Beams { request, found } => {
                 if let Some(prompt) = at(request) {
-                    self.output.finish_reasons[prompt] = reason;
-                    self.output.usage[prompt] = usage;
+                    self.take_beams(prompt, *found);
+                }
+                Ok(None)
+            }
+            Event::Finished { request, index, reason, usage } => {
+                if let Some(prompt) = at(request) {
+                    self.output.finish_reasons[prompt * answers + index] = reason;
+                    self.output.usage[prompt * answers + index] = usage;
                 }
                 Ok(None)
             }
@@ -93,6 +120,22 @@ impl Batch {
                 None => Ok(None),
             },
         }
+    }
+
+    fn take_beams(&mut self, prompt: usize, found: gruff_engine::BeamOutput) {
+        let first = prompt * self.output.answers;
+        for (index, score) in found.sequences_scores.iter().enumerate() {
+            if let Some(scores) = &mut self.output.sequences_scores {
+                scores[first + index] = *score;
+            }
+        }
+        for (index, beams) in found.beam_indices.iter().enumerate() {
+            if let Some(indices) = &mut self.output.beam_indices {
+                indices[first + index].clone_from(beams);
+            }
+        }
+        self.output.beams.resize(self.ids.len(), gruff_engine::BeamOutput::default());
+        self.output.beams[prompt] = found;
     }
 }
 
@@ -156,8 +199,9 @@ mod tests {
     }
 
     fn submit(engine: &mut Engine) -> Batch {
-        let request = |prompt, _| Request { max_new_tokens: Some(4), ..Request::new(prompt) };
-        Batch::submit(engine, vec![vec![1], vec![2, 3], vec![4]], request).expect("three prompts")
+        let request = |prompt| Request { max_new_tokens: Some(4), ..Request::new(prompt) };
+        let requests = [vec![1], vec![2, 3], vec![4]].map(request);
+        Batch::submit(engine, requests.into(), 1, Vec::new()).expect("three prompts")
     }
 
     #[test]

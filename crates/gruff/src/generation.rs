@@ -1,177 +1,359 @@
 //! How an answer is generated: transformers' fields and names.
 
-use std::fmt::Display;
-use std::path::Path;
+use std::time::Duration;
 
-use gruff_engine::{Request, SamplingParams};
-use gruff_gguf::Metadata;
+use gruff_engine::logits::{Dry, DynamicTemperatureRange, Mirostat, WatermarkConfig, Xtc};
+use gruff_engine::speculation::Schedule;
+use gruff_engine::{BeamParams, EarlyStopping, OutputOptions, Request, SamplingParams};
 use serde::Deserialize;
 
-use crate::{Error, Result};
+use crate::generation_json::{early_stopping, negative_keeps_all, one_or_many, one_or_many_texts};
+use crate::{Constraint, Error, Result};
 
-/// Generation parameters, named as in transformers. A field that is `None` takes the model's own default
-/// (`generation_config.json` beside the file, then `general.sampling.*` in it), else the value that changes
-/// nothing.
-///
-/// Differences to transformers: a temperature above 0 samples without `do_sample`, and without
-/// `max_new_tokens` an answer goes on to its end token or the end of the context (transformers stops at 20
-/// tokens).
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct GenerationConfig {
+/// States the fields once, for the structure, its defaults and its readers.
+macro_rules! generation_config {
+    ($($(#[$meta:meta])* $field:ident: $type:ty,)*) => {
+        /// Generation parameters, named as in transformers. A field that is `None` takes the model's own default
+        /// (`generation_config.json` beside the file, then `general.sampling.*` in it), else transformers' own.
+        ///
+        /// Differences to transformers: a temperature above 0 samples without `do_sample`, and without
+        /// `max_new_tokens` an answer goes on to its end token or the end of the context (transformers stops at 20
+        /// tokens). Fields without a counterpart there say so.
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        pub struct GenerationConfig {
+            $($(#[$meta])* pub $field: Option<$type>,)*
+        }
+
+        impl GenerationConfig {
+            /// The names of all fields.
+            pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            /// The fields of `self`, and those of `defaults` where `self` has none.
+            pub fn or(self, defaults: &GenerationConfig) -> Self {
+                Self { $($field: self.$field.or_else(|| defaults.$field.clone()),)* }
+            }
+        }
+    };
+}
+
+generation_config! {
+    /// Tokens of prompt and answer together at most; `max_new_tokens` goes first.
+    max_length: usize,
     /// Tokens generated at most.
-    pub max_new_tokens: Option<usize>,
+    max_new_tokens: usize,
+    /// Tokens of prompt and answer before the answer may end.
+    min_length: usize,
+    /// Tokens of the answer before it may end.
+    min_new_tokens: usize,
+    /// When a search with beams ends: `false`, `true` or `"never"`.
+    #[serde(deserialize_with = "early_stopping")]
+    early_stopping: EarlyStopping,
+    /// Seconds after which an answer ends.
+    max_time: f64,
+    /// Texts that end an answer, across token borders.
+    #[serde(deserialize_with = "one_or_many_texts")]
+    stop_strings: Vec<String>,
+    /// Whether the stop string stays in an answer's text (not in transformers, whose output is ids; vLLM's name).
+    /// The ids always have it.
+    include_stop_str_in_output: bool,
     /// `false` is greedy whatever the temperature; `true` without a temperature samples at 1.
-    pub do_sample: Option<bool>,
+    do_sample: bool,
+    /// Sequences that a search follows at once; 1 is no search.
+    num_beams: usize,
+    /// Exponent of the length by which scores of a search are divided.
+    length_penalty: f32,
     /// Divisor of the logits; 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Keep the k most likely tokens; 0 keeps all.
+    temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all. 50 unless said otherwise, as in transformers.
     #[serde(deserialize_with = "negative_keeps_all")]
-    pub top_k: Option<usize>,
+    top_k: usize,
     /// Keep the smallest set of tokens whose probability reaches p.
-    pub top_p: Option<f32>,
+    top_p: f32,
     /// Keep tokens at least this likely relative to the most likely one.
-    pub min_p: Option<f32>,
+    min_p: f32,
+    /// Keep the most likely tokens within this share of the entropy.
+    top_h: f32,
+    /// Keep the most typical tokens of this mass.
+    typical_p: f32,
+    /// Keep tokens at least this likely.
+    epsilon_cutoff: f32,
+    /// As `epsilon_cutoff`, less the surer the model is.
+    eta_cutoff: f32,
     /// Divide the positive logits of tokens seen so far by this.
-    pub repetition_penalty: Option<f32>,
-    /// Seed of the random numbers; prompt number i of a batch uses `seed + i`.
-    pub seed: Option<u64>,
+    repetition_penalty: f32,
+    /// Draw the answer to the prompt's tokens when above 1.
+    encoder_repetition_penalty: f32,
+    /// No so many tokens in a row occur twice.
+    no_repeat_ngram_size: usize,
+    /// No so many tokens in a row of the prompt occur in the answer.
+    encoder_no_repeat_ngram_size: usize,
+    /// Sequences of tokens that do not occur in the answer.
+    bad_words_ids: Vec<Vec<u32>>,
+    /// Give logarithms of probabilities as scores.
+    renormalize_logits: bool,
+    /// The token behind a prompt of one token.
+    forced_bos_token_id: u32,
+    /// The token that ends an answer which the length ends.
+    #[serde(deserialize_with = "one_or_many")]
+    forced_eos_token_id: Vec<u32>,
+    /// Replace NaN by 0 and infinities by finite numbers.
+    remove_invalid_values: bool,
+    /// From how many tokens of the answer on end tokens gain, and the base of the growth.
+    exponential_decay_length_penalty: (usize, f32),
+    /// Tokens that are never said.
+    suppress_tokens: Vec<u32>,
+    /// Tokens that do not begin an answer.
+    begin_suppress_tokens: Vec<u32>,
+    /// Numbers added to the logit of the last token of a sequence behind the sequence's beginning.
+    sequence_bias: Vec<(Vec<u32>, f32)>,
+    /// How far answers are led away from the negative prompt's.
+    guidance_scale: f32,
+    /// Mark the text for transformers' detector.
+    watermarking_config: WatermarkConfig,
+    /// Answers to each prompt.
+    num_return_sequences: usize,
+    /// Give the logits that tokens were chosen from, behind all processors.
+    output_scores: bool,
+    /// Give the model's own logits.
+    output_logits: bool,
+    /// The token that pads shorter rows of a padded batch.
+    pad_token_id: u32,
+    /// The token that begins texts; prompts have it from the tokenizer.
+    bos_token_id: u32,
     /// Tokens that end the answer, instead of the tokenizer's end-of-generation set.
     #[serde(deserialize_with = "one_or_many")]
-    pub eos_token_id: Option<Vec<u32>>,
+    eos_token_id: Vec<u32>,
+    /// Tokens that a draft model drafts at once.
+    num_assistant_tokens: usize,
+    /// How that changes: `constant`, `heuristic` or `heuristic_transient`.
+    num_assistant_tokens_schedule: String,
+    /// A draft ends before a token that the draft model gives less than this probability.
+    assistant_confidence_threshold: f32,
+    /// Tokens that are drafted from the text itself; 0 drafts none.
+    prompt_lookup_num_tokens: usize,
+    /// Tokens at the end of the text that such a draft looks for.
+    max_matching_ngram_size: usize,
+    /// Seed of the random numbers; answer number i of a batch uses `seed + i` (not in transformers).
+    seed: u64,
+    /// Give the logarithm of each token's probability, and of so many of the most likely ones (OpenAI's API).
+    logprobs: usize,
+    /// Numbers added to logits (OpenAI's API).
+    logit_bias: Vec<(u32, f32)>,
+    /// Taken off the logits of tokens that occur in the answer (OpenAI's API).
+    presence_penalty: f32,
+    /// Taken off the logits of tokens for each time they occur in the answer (OpenAI's API).
+    frequency_penalty: f32,
+    /// Penalty on repetitions that grows with their length (llama.cpp).
+    dry: Dry,
+    /// Now and then leave out the most likely tokens (llama.cpp).
+    xtc: Xtc,
+    /// Keep tokens within so many standard deviations of the largest logit (llama.cpp).
+    top_n_sigma: f32,
+    /// Hold the surprise of the text near a target (llama.cpp).
+    mirostat: Mirostat,
+    /// A temperature that follows the entropy (llama.cpp).
+    dynamic_temperature: DynamicTemperatureRange,
+    /// A grammar that the answer follows to the letter: JSON schema, regular expression, Lark or GBNF.
+    constraint: Constraint,
+}
+
+/// transformers' `top_k` where none is given.
+const TOP_K: usize = 50;
+
+fn refuse<T>(field: &str, fault: impl std::fmt::Display) -> Result<T> {
+    Err(Error::Option(format!("{field}: {fault}")))
 }
 
 impl GenerationConfig {
-    /// The fields of `self`, and those of `defaults` where `self` has none.
-    pub fn or(self, defaults: &GenerationConfig) -> Self {
-        Self {
-            max_new_tokens: self.max_new_tokens.or(defaults.max_new_tokens),
-            do_sample: self.do_sample.or(defaults.do_sample),
-            temperature: self.temperature.or(defaults.temperature),
-            top_k: self.top_k.or(defaults.top_k),
-            top_p: self.top_p.or(defaults.top_p),
-            min_p: self.min_p.or(defaults.min_p),
-            repetition_penalty: self.repetition_penalty.or(defaults.repetition_penalty),
-            seed: self.seed.or(defaults.seed),
-            eos_token_id: self.eos_token_id.or_else(|| defaults.eos_token_id.clone()),
+    /// Whether tokens are drawn rather than the most likely taken.
+    pub fn samples(&self) -> bool {
+        match self.do_sample {
+            Some(false) => false,
+            Some(true) => self.temperature != Some(0.0),
+            None => self.temperature.is_some_and(|temperature| temperature > 0.0),
         }
     }
 
-    /// Reads `generation_config.json`. Fields that gruff does not know are left aside.
-    ///
-    /// # Errors
-    /// [`Error::GenerationConfig`] when it cannot be read or a known field has another type. A number out of its
-    /// range is advice that nobody can follow: it is left aside with a warning.
-    pub fn from_file(path: &Path) -> Result<Self> {
-        let fail = |fault: String| Error::GenerationConfig { path: path.to_owned(), fault };
-        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        let config: Self = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
-        Ok(config.usable(&path.display()))
+    /// The parameters of the draw, with seed number `index`.
+    pub(crate) fn sampling(&self, index: usize) -> SamplingParams {
+        let sampled = self.samples();
+        let top_k = if sampled && self.mirostat.is_none() { TOP_K } else { 0 };
+        let given = self.clone();
+        SamplingParams {
+            temperature: if sampled {
+                self.temperature.unwrap_or(1.0)
+            } else {
+                // What is out of range is refused, not read as greedy.
+                self.temperature.filter(|t| *t < 0.0 || t.is_nan()).unwrap_or(0.0)
+            },
+            top_k: self.top_k.unwrap_or(top_k),
+            top_p: self.top_p.unwrap_or(1.0),
+            min_p: self.min_p.unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            seed: self.seed.unwrap_or(0).wrapping_add(index as u64),
+            sequence_bias: given.sequence_bias.unwrap_or_default(),
+            logit_bias: given.logit_bias.unwrap_or_default(),
+            encoder_repetition_penalty: self.encoder_repetition_penalty.unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            dry: given.dry,
+            no_repeat_ngram_size: self.no_repeat_ngram_size.unwrap_or(0),
+            encoder_no_repeat_ngram_size: self.encoder_no_repeat_ngram_size.unwrap_or(0),
+            bad_words_ids: given.bad_words_ids.unwrap_or_default(),
+            min_length: self.min_length.unwrap_or(0),
+            min_new_tokens: self.min_new_tokens.unwrap_or(0),
+            prefix_allowed_tokens: None,
+            forced_bos_token_id: self.forced_bos_token_id,
+            forced_eos_token_id: given.forced_eos_token_id.unwrap_or_default(),
+            remove_invalid_values: self.remove_invalid_values.unwrap_or(false),
+            exponential_decay_length_penalty: self.exponential_decay_length_penalty,
+            suppress_tokens: given.suppress_tokens.unwrap_or_default(),
+            begin_suppress_tokens: given.begin_suppress_tokens.unwrap_or_default(),
+            dynamic_temperature: self.dynamic_temperature,
+            top_n_sigma: self.top_n_sigma.unwrap_or(0.0),
+            top_h: self.top_h,
+            typical_p: self.typical_p.unwrap_or(1.0),
+            epsilon_cutoff: self.epsilon_cutoff.unwrap_or(0.0),
+            eta_cutoff: self.eta_cutoff.unwrap_or(0.0),
+            xtc: self.xtc,
+            mirostat: self.mirostat,
+            watermark: self.watermarking_config,
+            renormalize_logits: self.renormalize_logits.unwrap_or(false),
+        }
     }
 
-    /// The sampling defaults that a GGUF file recommends (`general.sampling.*`).
-    ///
-    /// # Errors
-    /// [`Error::Gguf`] when a key has another type. A number out of its range is left aside with a warning.
-    pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
-        let float = |name: &str| metadata.f32(&format!("general.sampling.{name}"));
-        let top_k = metadata.i64("general.sampling.top_k")?;
-        let config = Self {
-            temperature: float("temp")?,
-            top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
-            top_p: float("top_p")?,
-            min_p: float("min_p")?,
-            repetition_penalty: float("penalty_repeat")?,
-            ..Self::default()
-        };
-        Ok(config.usable(&"general.sampling"))
+    /// Answers to each prompt.
+    pub(crate) fn answers(&self) -> usize {
+        self.num_return_sequences.unwrap_or(1)
     }
 
-    /// Without the numbers that sampling would refuse; `place` is where they stand.
-    fn usable(mut self, place: &dyn Display) -> Self {
-        let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
-            let Some(number) = *value else { return };
-            let mut params = SamplingParams::default();
-            set(&mut params, number);
-            if let Err(error) = params.validate() {
-                tracing::warn!("{place}: {error}; it is left aside");
-                *value = None;
-            }
-        };
-        keep(&mut self.temperature, |params, value| params.temperature = value);
-        keep(&mut self.top_p, |params, value| params.top_p = value);
-        keep(&mut self.min_p, |params, value| params.min_p = value);
-        keep(&mut self.repetition_penalty, |params, value| params.repetition_penalty = value);
-        self
+    /// Sequences that one prompt takes at once.
+    pub(crate) fn width(&self) -> usize {
+        let guided = if self.guides() { 2 } else { 1 };
+        self.num_beams.unwrap_or(1).max(self.answers()).max(guided)
+    }
+
+    /// Whether answers are guided by a negative prompt.
+    pub(crate) fn guides(&self) -> bool {
+        self.guidance_scale.is_some_and(|scale| scale != 1.0)
+    }
+
+    /// Checks what does not depend on the prompt.
+    ///
+    /// # Errors
+    /// [`Error::Option`] names the field.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let answers = self.answers();
+        let beams = self.num_beams.unwrap_or(1);
+        if answers == 0 {
+            return refuse("num_return_sequences", "0 has to be at least 1");
+        }
+        if beams == 0 {
+            return refuse("num_beams", "0 has to be at least 1");
+        }
+        if beams > 1 && answers > beams {
+            return refuse(
+                "num_return_sequences",
+                format_args!("{answers} has to be at most num_beams ({beams})"),
+            );
+        }
+        if beams == 1 && answers > 1 && !self.samples() {
+            return refuse(
+                "num_return_sequences",
+                format_args!(
+                    "greedy decoding gives one answer, not {answers}; sample (a temperature above 0) or search with \
+                     num_beams"
+                ),
+            );
+        }
+        if let (Some(least), Some(most)) = (self.min_new_tokens, self.max_new_tokens)
+            && least > most
+        {
+            return refuse("min_new_tokens", format_args!("{least} is larger than max_new_tokens ({most})"));
+        }
+        if let (Some(least), Some(most), None) = (self.min_length, self.max_length, self.max_new_tokens)
+            && least > most
+        {
+            return refuse("min_length", format_args!("{least} is larger than max_length ({most})"));
+        }
+        if let Some(seconds) = self.max_time.filter(|seconds| !(*seconds > 0.0 && seconds.is_finite())) {
+            return refuse("max_time", format_args!("{seconds} has to be a number of seconds above 0"));
+        }
+        if self.stop_strings.iter().flatten().any(String::is_empty) {
+            return refuse(
+                "stop_strings",
+                "an empty text stands everywhere; give texts of at least one character",
+            );
+        }
+        self.schedule().map(drop)
+    }
+
+    pub(crate) fn schedule(&self) -> Result<Schedule> {
+        match self.num_assistant_tokens_schedule.as_deref() {
+            None | Some("constant") => Ok(Schedule::Constant),
+            // Lengths are never kept from one call to the next.
+            Some("heuristic" | "heuristic_transient") => Ok(Schedule::Heuristic),
+            Some(other) => refuse(
+                "num_assistant_tokens_schedule",
+                format_args!("{other:?} has to be constant, heuristic or heuristic_transient"),
+            ),
+        }
+    }
+
+    /// Checks what depends on the prompt's length.
+    ///
+    /// # Errors
+    /// [`Error::Option`] names the field.
+    pub(crate) fn validate_prompt(&self, prompt_len: usize) -> Result<()> {
+        match (self.max_new_tokens, self.max_length) {
+            (None, Some(most)) if most <= prompt_len => refuse(
+                "max_length",
+                format_args!(
+                    "{most} leaves no room behind a prompt of {prompt_len} tokens; give max_new_tokens"
+                ),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// The engine's request for prompt number `index` of a batch; `end_tokens` end an answer where the
     /// configuration names none.
+    ///
+    /// What needs a vocabulary (`stop_strings`, `constraint`), another prompt (`guidance_scale`) or another model is
+    /// not in it: [`AutoModelForCausalLM::requests`](crate::AutoModelForCausalLM::requests) gives whole requests.
     pub fn request(&self, prompt: Vec<u32>, index: usize, end_tokens: &[u32]) -> Request {
-        let sampled = self.do_sample.unwrap_or(self.temperature.is_some());
-        let temperature = if sampled { self.temperature.unwrap_or(1.0) } else { 0.0 };
+        let answers = self.answers();
+        let beams = self.num_beams.filter(|beams| *beams > 1).map(|num_beams| BeamParams {
+            num_beams,
+            length_penalty: self.length_penalty.unwrap_or(1.0),
+            early_stopping: self.early_stopping.unwrap_or_default(),
+            sample: self.samples(),
+        });
+        let most = self.max_length.map(|most| most.saturating_sub(prompt.len()));
         Request {
-            prompt,
-            sampling: SamplingParams {
-                temperature,
-                top_k: self.top_k.unwrap_or(0),
-                top_p: self.top_p.unwrap_or(1.0),
-                min_p: self.min_p.unwrap_or(0.0),
-                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-                seed: self.seed.unwrap_or(0).wrapping_add(index as u64),
-            },
-            max_new_tokens: self.max_new_tokens,
+            sampling: self.sampling(index * answers),
+            max_new_tokens: self.max_new_tokens.or(most),
             end_tokens: self.eos_token_id.clone().unwrap_or_else(|| end_tokens.to_vec()),
+            max_time: self.max_time.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            num_return_sequences: answers,
+            beams,
+            outputs: OutputOptions {
+                scores: self.output_scores.unwrap_or(false),
+                logits: self.output_logits.unwrap_or(false),
+                logprobs: self.logprobs,
+            },
+            ..Request::new(prompt)
         }
     }
-}
-
-/// vLLM's way to keep all tokens is -1.
-fn negative_keeps_all<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
-    let k = Option::<i64>::deserialize(deserializer)?;
-    Ok(k.map(|k| usize::try_from(k).unwrap_or(0)))
-}
-
-/// transformers writes `eos_token_id` as a number or as a list.
-fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Ids {
-        One(u32),
-        Many(Vec<u32>),
-    }
-    Ok(Option::<Ids>::deserialize(deserializer)?.map(|ids| match ids {
-        Ids::One(id) => vec![id],
-        Ids::Many(ids) => ids,
-    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn reads_what_transformers_writes() {
-        let text = r#"{"bos_token_id": 1, "do_sample": true, "eos_token_id": [2, 3], "temperature": 0.6,
-                       "top_k": 20, "top_p": 0.95, "transformers_version": "5.24.0"}"#;
-        let config: GenerationConfig = serde_json::from_str(text).unwrap();
-        assert_eq!(config.eos_token_id, Some(vec![2, 3]));
-        assert_eq!((config.temperature, config.top_k, config.do_sample), (Some(0.6), Some(20), Some(true)));
-        let one: GenerationConfig = serde_json::from_str(r#"{"eos_token_id": 7}"#).unwrap();
-        assert_eq!(one.eos_token_id, Some(vec![7]));
-    }
-
-    #[test]
-    fn advice_that_nobody_can_follow_is_left_aside() {
-        let read = |text| serde_json::from_str::<GenerationConfig>(text).unwrap().usable(&"a file");
-        let config = read(
-            r#"{"temperature": -5, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 1e60, "seed": 3}"#,
-        );
-        let expected = GenerationConfig { top_k: Some(0), seed: Some(3), ..Default::default() };
-        assert_eq!(config, expected);
-        let config = read(r#"{"temperature": 0.6, "top_p": 1, "min_p": 0, "repetition_penalty": 1.1}"#);
-        assert_eq!((config.temperature, config.top_p), (Some(0.6), Some(1.0)));
-        assert_eq!((config.min_p, config.repetition_penalty), (Some(0.0), Some(1.1)));
+    fn request(config: &GenerationConfig, index: usize) -> Request {
+        config.request(vec![1], index, &[2])
     }
 
     #[test]
@@ -183,18 +365,62 @@ mod tests {
 
     #[test]
     fn temperature_decides_whether_to_sample() {
-        let temperature = |config: GenerationConfig| config.request(vec![1], 0, &[2]).sampling.temperature;
+        let temperature = |config: GenerationConfig| request(&config, 0).sampling.temperature;
         let with = |do_sample, temperature| GenerationConfig { do_sample, temperature, ..Default::default() };
         assert_eq!(temperature(with(None, None)), 0.0);
         assert_eq!(temperature(with(None, Some(0.7))), 0.7);
         assert_eq!(temperature(with(Some(true), None)), 1.0);
         assert_eq!(temperature(with(Some(false), Some(0.7))), 0.0);
+        assert_eq!(temperature(with(None, Some(-1.0))), -1.0, "the engine refuses it");
+    }
+
+    #[test]
+    fn sampling_keeps_fifty_tokens_unless_told_otherwise() {
+        let top_k = |config: GenerationConfig| request(&config, 0).sampling.top_k;
+        let with = |temperature, top_k| GenerationConfig { temperature, top_k, ..Default::default() };
+        assert_eq!(top_k(with(Some(0.7), None)), 50);
+        assert_eq!(top_k(with(Some(0.7), Some(0))), 0);
+        assert_eq!(top_k(with(None, None)), 0);
     }
 
     #[test]
     fn prompts_of_a_batch_draw_their_own_numbers() {
         let config = GenerationConfig { seed: Some(5), ..Default::default() };
-        assert_eq!(config.request(vec![1], 0, &[]).sampling.seed, 5);
-        assert_eq!(config.request(vec![1], 3, &[]).sampling.seed, 8);
+        assert_eq!(request(&config, 0).sampling.seed, 5);
+        assert_eq!(request(&config, 3).sampling.seed, 8);
+        let several = GenerationConfig { num_return_sequences: Some(4), ..config };
+        assert_eq!(request(&several, 3).sampling.seed, 17);
+    }
+
+    #[test]
+    fn contradictions_name_their_field() {
+        let config = GenerationConfig::default;
+        let bad = [
+            ("num_return_sequences", GenerationConfig { num_return_sequences: Some(2), ..config() }),
+            (
+                "num_return_sequences",
+                GenerationConfig { num_return_sequences: Some(3), num_beams: Some(2), ..config() },
+            ),
+            ("num_beams", GenerationConfig { num_beams: Some(0), ..config() }),
+            (
+                "min_new_tokens",
+                GenerationConfig { min_new_tokens: Some(9), max_new_tokens: Some(3), ..config() },
+            ),
+            ("min_length", GenerationConfig { min_length: Some(9), max_length: Some(3), ..config() }),
+            ("max_time", GenerationConfig { max_time: Some(-1.0), ..config() }),
+            ("stop_strings", GenerationConfig { stop_strings: Some(vec![String::new()]), ..config() }),
+            (
+                "num_assistant_tokens_schedule",
+                GenerationConfig { num_assistant_tokens_schedule: Some("fast".into()), ..config() },
+            ),
+        ];
+        for (field, config) in bad {
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.starts_with(&format!("{field}: ")), "{message}");
+        }
+        let short = GenerationConfig { max_length: Some(2), ..config() };
+        let message = short.validate_prompt(3).unwrap_err().to_string();
+        assert!(message.starts_with("max_length: 2"), "{message}");
+        assert_eq!(request(&GenerationConfig { max_length: Some(9), ..config() }, 0).max_new_tokens, Some(8));
     }
 }

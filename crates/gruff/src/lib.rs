@@ -14,44 +14,63 @@
 //! ```
 
 mod batch;
+mod batching;
 mod bundled;
 mod cache;
 mod cache_file;
+mod constraint;
 mod conversation;
 mod dense;
 mod embeddings;
 mod error;
 mod fit;
 mod forward;
+mod generate;
 mod generation;
+mod generation_json;
 mod lora;
 mod model;
+mod outputs;
+mod padded;
 mod pipeline;
 mod pretrained;
+mod stop_strings;
+mod streamers;
 mod summary;
 pub mod system;
 mod tokenizer;
 
+pub use batching::{BatchResult, BatchingManager};
 pub use bundled::{BUNDLED, HAS_BUNDLED};
 pub use cache::{Cache, LogitRows};
+pub use constraint::Constraint;
 pub use conversation::Conversation;
 pub use dense::GgufConfig;
 pub use embeddings::{EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use fit::{Fit, Machine, best as best_fit, fit, fit_remote};
 pub use forward::{CausalLMOutput, Forward};
+pub use generate::GenerateOptions;
 pub use generation::GenerationConfig;
-pub use model::{AutoModelForCausalLM, GenerateOutput, Prompts, Streamed, StreamedToken};
+pub use model::{AutoModelForCausalLM, Prompts, Streamed, StreamedToken};
+pub use outputs::GenerateOutput;
 pub use pipeline::{
     Generated, GeneratedText, PipelineInput, PipelineInputs, PipelineOptions, TextGenerationPipeline,
     pipeline,
 };
 pub use pretrained::{Checkpoint, Dtype, FromCheckpoint, LoadOptions, Pretrained};
+pub use stop_strings::StopMatcher;
+pub use streamers::{Streamer, TextIteratorStreamer, TextPieces, TextSender, TextStreamer};
 pub use summary::TypeShare;
 pub use tokenizer::{AutoTokenizer, ChatOptions};
 
 pub use gruff_convert::Dense;
-pub use gruff_engine::{Context, FinishReason, MemoryPlan, Usage};
+pub use gruff_engine::logits::{self, LogitsProcessor, PrefixAllowedTokens, TokenContext, processor_fn};
+pub use gruff_engine::stopping::{self, StoppingCriteria, criterion_fn};
+pub use gruff_engine::{
+    BeamOutput, Context, EarlyStopping, Error as EngineError, Event, FinishReason, MemoryPlan, RequestId,
+    TokenDetails, Usage,
+};
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 pub use gruff_kernels::{Device, Tensor};
 pub use gruff_models::{

@@ -1,17 +1,17 @@
 //! A causal language model behind transformers' `generate`.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gruff_engine::{Engine, EngineOptions, FinishReason, MemoryPlan, Usage};
+use gruff_engine::{Engine, EngineOptions, MemoryPlan};
 use gruff_kernels::Device;
 use gruff_kernels::Tensor;
 use gruff_models::{
     AttnImplementation, HookContext, HookError, HookGuard, Model, Module, ModuleGuard, ModuleInfo, Weight,
 };
+use gruff_text::Tokenizer;
 
-use crate::batch::Batch;
+use crate::constraint::Grammars;
 use crate::{Checkpoint, Error, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
 
 /// Prompts of one batch that go through the model together at most.
@@ -40,6 +40,8 @@ pub struct AutoModelForCausalLM {
     options: EngineOptions,
     generation_config: GenerationConfig,
     end_tokens: Vec<u32>,
+    tokenizer: Option<Tokenizer>,
+    grammars: Mutex<Option<Arc<Grammars>>>,
 }
 
 /// Prompts as token ids: one or a batch, of any lengths.
@@ -64,29 +66,13 @@ impl From<Vec<Vec<u32>>> for Prompts {
     }
 }
 
-/// What `generate` made of a batch, in the order of its prompts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GenerateOutput {
-    /// Prompt and answer, as in transformers.
-    pub sequences: Vec<Vec<u32>>,
-    /// Why each answer ended.
-    pub finish_reasons: Vec<FinishReason>,
-    /// What each answer cost.
-    pub usage: Vec<Usage>,
-}
-
-impl GenerateOutput {
-    /// The answer to prompt `index`, without the prompt.
-    pub fn new_tokens(&self, index: usize) -> &[u32] {
-        &self.sequences[index][self.usage[index].prompt_tokens..]
-    }
-}
-
 /// A token as it is generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamedToken {
     /// Which prompt of the batch it answers.
     pub prompt: usize,
+    /// Which row of the output it belongs to: the prompt's, unless prompts have several answers.
+    pub sequence: usize,
     /// The token.
     pub id: u32,
 }
@@ -198,7 +184,7 @@ impl AutoModelForCausalLM {
     /// [`crate::Error::Engine`] when the model does not fit.
     pub fn memory(&self) -> Result<MemoryPlan> {
         let mut engine = self.lock();
-        Ok(self.ready(&mut engine, 1)?.memory().clone())
+        Ok(self.ready(&mut engine, 1, 1, 0)?.memory().clone())
     }
 
     /// Forgets what earlier calls have left in caches, and gives their memory back.
@@ -206,56 +192,37 @@ impl AutoModelForCausalLM {
         *self.lock() = None;
     }
 
-    /// Answers every prompt, all of them together.
-    ///
-    /// # Errors
-    /// [`crate::Error::Engine`] for a prompt or parameter that cannot be served.
-    pub fn generate(&self, prompts: impl Into<Prompts>, config: &GenerationConfig) -> Result<GenerateOutput> {
-        self.generate_with(prompts, config, |_| ControlFlow::Continue(()))
-    }
-
-    /// As [`generate`](Self::generate), handing out each token as soon as it is there.
-    /// [`ControlFlow::Break`] ends that prompt's answer; the tokens so far are kept.
-    ///
-    /// # Errors
-    /// As [`generate`](Self::generate).
-    pub fn generate_with(
-        &self,
-        prompts: impl Into<Prompts>,
-        config: &GenerationConfig,
-        mut on_token: impl FnMut(StreamedToken) -> ControlFlow<()>,
-    ) -> Result<GenerateOutput> {
-        self.generate_streaming(prompts, config, |event| match event {
-            Streamed::Token(token) => on_token(token),
-            Streamed::Prompt { .. } => ControlFlow::Continue(()),
-        })
-    }
-
-    /// As [`generate_with`](Self::generate_with), telling of parts of long prompts too: an answer can be ended
-    /// before it begins.
-    ///
-    /// # Errors
-    /// As [`generate`](Self::generate).
-    pub fn generate_streaming(
-        &self,
-        prompts: impl Into<Prompts>,
-        config: &GenerationConfig,
-        on_event: impl FnMut(Streamed) -> ControlFlow<()>,
-    ) -> Result<GenerateOutput> {
-        let Prompts(prompts) = prompts.into();
-        let config = config.clone().or(&self.generation_config);
-        let mut engine = self.lock();
-        let engine = self.ready(&mut engine, prompts.len())?;
-        Batch::submit(engine, prompts, |prompt, index| config.request(prompt, index, &self.end_tokens))?
-            .finish(engine, on_event)
-    }
-
     /// What an engine for this model is made with.
     pub fn engine_options(&self) -> &EngineOptions {
         &self.options
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
+    /// The tokenizer of the checkpoint, where it has a vocabulary that can be read.
+    pub(crate) fn text_tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The vocabulary, ready for grammars; made when it is first needed.
+    ///
+    /// # Errors
+    /// [`Error::Option`] when the checkpoint has no vocabulary or no end token.
+    pub(crate) fn grammars(&self) -> Result<Arc<Grammars>> {
+        let mut made = self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(grammars) = &*made {
+            return Ok(grammars.clone());
+        }
+        let Some(tokenizer) = &self.tokenizer else {
+            return Err(Error::Option(
+                "constraint: the checkpoint has no vocabulary that can be read, so no grammar applies"
+                    .to_owned(),
+            ));
+        };
+        let grammars = Arc::new(Grammars::new(tokenizer, &self.end_tokens)?);
+        *made = Some(grammars.clone());
+        Ok(grammars)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
         // A panic inside a step leaves caches in an unknown state: start over.
         self.engine.lock().unwrap_or_else(|poisoned| {
             let mut engine = poisoned.into_inner();
@@ -264,20 +231,31 @@ impl AutoModelForCausalLM {
         })
     }
 
-    /// The engine, made or made larger for a batch of this size.
-    fn ready<'a>(&self, engine: &'a mut Option<Engine>, batch: usize) -> Result<&'a mut Engine> {
-        let wanted = batch.clamp(self.options.max_sequences, MOST_SEQUENCES.max(self.options.max_sequences));
+    /// The engine, made or made larger for requests of up to `width` sequences, `sequences` of them together, that
+    /// can take back `rollback` tokens.
+    pub(crate) fn ready<'a>(
+        &self,
+        engine: &'a mut Option<Engine>,
+        sequences: usize,
+        width: usize,
+        rollback: usize,
+    ) -> Result<&'a mut Engine> {
+        let least = self.options.max_sequences.max(width);
+        let max_sequences = sequences.clamp(least, MOST_SEQUENCES.max(least));
         // What the caches hold was computed without a hook, module, weight or adapter that is there now, or with one
         // that is gone.
         let revision = self.model.revision();
         if self.revision.swap(revision, Ordering::Relaxed) != revision {
             *engine = None;
         }
-        let serves = engine.as_ref().is_some_and(|engine| engine.memory().max_sequences >= wanted);
+        let serves = engine.as_ref().is_some_and(|engine| {
+            engine.options().max_sequences >= max_sequences && engine.options().rollback >= rollback
+        });
         if !serves {
             // The old caches go before the new ones are planned.
-            *engine = None;
-            let options = EngineOptions { max_sequences: wanted, ..self.options.clone() };
+            let before = engine.take().map_or(0, |engine| engine.options().rollback);
+            let rollback = rollback.max(before);
+            let options = EngineOptions { max_sequences, rollback, ..self.options.clone() };
             return Ok(engine.insert(Engine::new(self.model.clone(), options)?));
         }
         match engine {
@@ -298,14 +276,16 @@ impl FromCheckpoint for AutoModelForCausalLM {
             generation_config = GenerationConfig::from_file(path)?.or(&generation_config);
         }
         // Without a vocabulary, or with one that cannot be read, a model still runs on ids.
-        let mut end_tokens = match checkpoint.tokenizer(options) {
-            Ok(tokenizer) => tokenizer.end_of_generation().to_vec(),
+        let tokenizer = match checkpoint.tokenizer(options) {
+            Ok(tokenizer) => Some(tokenizer),
             Err(Error::Tokenizer(error)) => {
                 tracing::warn!("{error}. The model runs on ids, and no token ends an answer");
-                Vec::new()
+                None
             }
             Err(error) => return Err(error),
         };
+        let mut end_tokens =
+            tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.end_of_generation().to_vec());
         // What `generation_config.json` names ends an answer too, but does not replace the file's own set.
         end_tokens.extend(generation_config.eos_token_id.take().unwrap_or_default());
         end_tokens.sort_unstable();
@@ -319,6 +299,8 @@ impl FromCheckpoint for AutoModelForCausalLM {
             options: options.engine(),
             generation_config,
             end_tokens,
+            tokenizer,
+            grammars: Mutex::new(None),
         })
     }
 }

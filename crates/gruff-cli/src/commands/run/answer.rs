@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use gruff::floors::text::Detokenizer;
 use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser};
-use gruff::{FinishReason, Streamed, Usage};
+use gruff::{FinishReason, GenerateOptions, StopMatcher, Streamed, Usage};
 
 use super::Runner;
 
@@ -42,8 +42,10 @@ impl Runner {
         mut on_part: impl FnMut(Part) -> ControlFlow<()>,
     ) -> anyhow::Result<Answer> {
         let mut reader = Reader::new(self, &prompt.text);
+        let options = GenerateOptions { assistant_model: self.draft.as_ref(), ..GenerateOptions::default() };
+        let (ids, config) = (prompt.ids.clone(), &self.config);
         let output =
-            self.model.generate_streaming(prompt.ids.clone(), &self.config, |event| match event {
+            self.model.generate_streaming_with_options(ids, config, options, |event| match event {
                 Streamed::Prompt { .. } => on_part(Part::Waiting),
                 Streamed::Token(token) => reader.token(token.id, &mut on_part),
             })?;
@@ -62,6 +64,8 @@ struct Reader<'a> {
     detokenizer: Detokenizer,
     parser: OutputParser,
     format: OutputFormat,
+    /// Looks for `--stop` in what the model says.
+    stops: StopMatcher,
     text: String,
     reasoning: String,
 }
@@ -75,7 +79,8 @@ impl<'a> Reader<'a> {
         // No tools are given, so what looks like a call of one is text.
         let format = OutputFormat { reasoning: runner.reasoning, tool_calls: None };
         let parser = OutputParser::new(format.reasoning, format.tool_calls, prompt, &[]);
-        Self { runner, detokenizer, parser, format, text: String::new(), reasoning: String::new() }
+        let stops = StopMatcher::new(runner.config.stop_strings.clone().unwrap_or_default());
+        Self { runner, detokenizer, parser, format, stops, text: String::new(), reasoning: String::new() }
     }
 
     fn token(&mut self, id: u32, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
@@ -96,7 +101,10 @@ impl<'a> Reader<'a> {
     fn finish(&mut self, on_part: &mut impl FnMut(Part) -> ControlFlow<()>) -> ControlFlow<()> {
         let mut events = self.parser.feed(self.detokenizer.finish());
         events.extend(self.parser.finish());
-        self.show(events, on_part)
+        self.show(events, on_part)?;
+        let rest = self.stops.finish();
+        self.text.push_str(&rest);
+        on_part(Part::Text(&rest))
     }
 
     fn show(
@@ -111,8 +119,9 @@ impl<'a> Reader<'a> {
                     on_part(Part::Reasoning(text))?;
                 }
                 OutputEvent::Content(text) => {
-                    self.text.push_str(text);
-                    on_part(Part::Text(text))?;
+                    let text = self.stops.push(text);
+                    self.text.push_str(&text);
+                    on_part(Part::Text(&text))?;
                 }
                 OutputEvent::CallStart { .. }
                 | OutputEvent::CallArguments { .. }
@@ -127,8 +136,8 @@ impl Answer {
     /// Why it ended, in the words of OpenAI's API.
     pub(super) fn finish_reason(&self) -> &'static str {
         match self.reason {
-            FinishReason::EndToken => "stop",
-            FinishReason::MaxNewTokens | FinishReason::Context => "length",
+            FinishReason::EndToken | FinishReason::StopString | FinishReason::Criterion => "stop",
+            FinishReason::MaxNewTokens | FinishReason::Context | FinishReason::MaxTime => "length",
             FinishReason::Cancelled => "cancelled",
         }
     }
@@ -142,6 +151,13 @@ impl Answer {
             FinishReason::MaxNewTokens => ", ended by --max-new-tokens",
             FinishReason::Context => ", ended because the context is full",
             FinishReason::Cancelled => ", stopped",
+            FinishReason::StopString => ", ended by --stop",
+            FinishReason::MaxTime => ", ended by --max-time",
+            FinishReason::Criterion => ", ended by a criterion",
+        };
+        let drafts = match self.usage.acceptance() {
+            Some(share) => format!(", {:.0} % of {} drafts right", 100.0 * share, self.usage.drafted_tokens),
+            None => String::new(),
         };
         // The first token comes out of the prompt's step: one alone has no speed.
         let answer = match new_tokens {
@@ -149,7 +165,7 @@ impl Answer {
             _ => format!("{new_tokens} tokens, {:.1} tok/s", self.usage.decode_per_second()),
         };
         format!(
-            "[{answer}; prompt {prompt_tokens} token{}{cached}, {:.1} tok/s{end}]",
+            "[{answer}{drafts}; prompt {prompt_tokens} token{}{cached}, {:.1} tok/s{end}]",
             if prompt_tokens == 1 { "" } else { "s" },
             self.usage.prompt_per_second(),
         )

@@ -2,6 +2,7 @@ mod answer;
 mod chat;
 mod history;
 mod one_shot;
+mod sampling;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ use crate::commands::render::read_template;
 use crate::console::Console;
 use crate::failure::usage;
 
+use sampling::SamplingArgs;
+
 /// Run a model: answer one prompt, or chat
 ///
 /// With PROMPT (or with a prompt on standard input) the answer goes to standard output and everything else, the
@@ -34,7 +37,8 @@ use crate::failure::usage;
                   gruff run model.gguf\n  \
                   git diff | gruff run model.gguf --system \"Write a commit message.\" -\n  \
                   gruff run model.gguf --raw -n 20 --temperature 0 \"The capital of France is\"\n  \
-                  gruff run model.gguf --json --seed 7 \"Tell a joke.\""
+                  gruff run model.gguf --json --seed 7 \"Tell a joke.\"\n  \
+                  gruff run model.gguf --json-schema '{\"type\": \"object\"}' \"Describe a cat as JSON.\""
 )]
 pub(crate) struct Run {
     /// The model [default: the bundled one]
@@ -57,6 +61,9 @@ pub(crate) struct Run {
     /// Print one JSON object with text, ids, usage and timings
     #[arg(long)]
     json: bool,
+    /// A smaller model with the same tokens that drafts; changes the speed alone
+    #[arg(long, value_name = "MODEL", conflicts_with = "prompt_lookup_num_tokens")]
+    draft_model: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -83,53 +90,13 @@ impl Reasoning {
     }
 }
 
-/// How tokens are chosen. What is not given comes from the checkpoint's recommendations.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Sampling (defaults: what the checkpoint recommends, else greedy)")]
-struct SamplingArgs {
-    /// Tokens generated at most
-    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
-    max_new_tokens: Option<usize>,
-    /// 0 takes the most likely token; higher is more varied
-    #[arg(long, value_name = "T", value_parser = non_negative, allow_negative_numbers = true)]
-    temperature: Option<f32>,
-    /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
-    top_k: Option<usize>,
-    /// Keep the smallest set of tokens whose probability reaches P
-    #[arg(long, value_name = "P", value_parser = positive_share, allow_negative_numbers = true)]
-    top_p: Option<f32>,
-    /// Keep tokens at least P times as likely as the most likely one
-    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
-    min_p: Option<f32>,
-    /// Divide the logits of tokens seen so far by R; 1 changes nothing
-    #[arg(long, value_name = "R", value_parser = positive, allow_negative_numbers = true)]
-    repetition_penalty: Option<f32>,
-    /// Seed of the random numbers [default: a new one each time]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    fn config(&self) -> GenerationConfig {
-        GenerationConfig {
-            max_new_tokens: self.max_new_tokens,
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            seed: Some(self.seed.unwrap_or_else(fresh_seed)),
-            ..GenerationConfig::default()
-        }
-    }
-}
-
 /// A model ready to answer.
 struct Runner {
     tokenizer: AutoTokenizer,
     model: AutoModelForCausalLM,
     config: GenerationConfig,
+    /// Drafts tokens for the model, where one was asked for.
+    draft: Option<AutoModelForCausalLM>,
     chat: ChatOptions,
     /// How the model's output tells reasoning from answer, where it reasons.
     reasoning: Option<ReasoningFormat>,
@@ -172,6 +139,7 @@ impl Run {
 
     fn load(self, model: &str, console: &Console) -> anyhow::Result<Runner> {
         let started = Instant::now();
+        let config = self.sampling.config()?;
         let checkpoint = self.source.open(model, console)?;
         let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
         if let Some(path) = &self.chat_template {
@@ -189,10 +157,18 @@ impl Run {
         let model = self.compute.load(&self.source, &checkpoint, console)?;
         let memory = model.memory()?;
         console.detail(format_args!("memory: {memory}"));
+        let draft = match &self.draft_model {
+            Some(name) => {
+                let checkpoint = self.source.open(name, console)?;
+                Some(self.compute.load(&self.source, &checkpoint, console)?)
+            }
+            None => None,
+        };
         let mut runner = Runner {
             tokenizer,
             model,
-            config: self.sampling.config(),
+            config,
+            draft,
             chat: ChatOptions::prompt(),
             reasoning: support.format,
             switchable: support.switchable,
@@ -244,35 +220,6 @@ impl Runner {
     fn set_reasoning(&mut self, reasoning: Reasoning) {
         self.chat.variables = reasoning.mode().variables();
     }
-}
-
-fn fresh_seed() -> u64 {
-    // The standard library seeds its hash maps from the system.
-    std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0)
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "give a whole number above 0".to_owned())
-}
-
-fn number(text: &str, allowed: impl Fn(f32) -> bool, wanted: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|n: &f32| n.is_finite() && allowed(*n)).ok_or_else(|| format!("give {wanted}"))
-}
-
-fn non_negative(text: &str) -> Result<f32, String> {
-    number(text, |n| n >= 0.0, "0 or a number above it")
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    number(text, |n| n > 0.0, "a number above 0")
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    number(text, |n| (0.0..=1.0).contains(&n), "a number from 0 to 1")
-}
-
-fn positive_share(text: &str) -> Result<f32, String> {
-    number(text, |n| n > 0.0 && n <= 1.0, "a number above 0 and at most 1")
 }
 
 #[cfg(test)]

@@ -95,6 +95,8 @@ fn as_json(runner: &Runner, prompt: &[u32], answer: &Answer) -> serde_json::Valu
             "predicted_n": usage.new_tokens,
             "predicted_ms": milliseconds(usage.decode_time.as_secs_f64()),
             "predicted_per_second": usage.decode_per_second(),
+            "draft_n": usage.drafted_tokens,
+            "draft_n_accepted": usage.accepted_tokens,
         },
     })
 }

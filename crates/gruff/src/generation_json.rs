@@ -1,0 +1,301 @@
+//! Reading generation parameters: `generation_config.json`, JSON in requests, and GGUF metadata.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use gruff_engine::{EarlyStopping, SamplingParams};
+use gruff_gguf::Metadata;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{Error, GenerationConfig, Result};
+
+/// Fields that transformers writes and that say nothing about how gruff generates.
+const WITHOUT_EFFECT: &[&str] = &[
+    "transformers_version",
+    "_from_model_config",
+    "_commit_hash",
+    "return_dict_in_generate",
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "max_cache_len",
+    "prefill_chunk_size",
+    "compile_config",
+    "disable_compile",
+    "continuous_batching_config",
+    "is_assistant",
+    "decoder_start_token_id",
+    "low_memory",
+];
+
+/// Fields whose value must be the one that changes nothing, and why.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("penalty_alpha", "contrastive search left transformers' core"),
+    ("dola_layers", "DoLa left transformers' core"),
+    ("num_beam_groups", "group beam search left transformers' core"),
+    ("diversity_penalty", "group beam search left transformers' core"),
+    ("constraints", "it left transformers' core; use `constraint`"),
+    ("force_words_ids", "it left transformers' core; use `constraint`"),
+    ("token_healing", "prompts are taken as they are"),
+    ("use_mtp", "blocks for multi-token prediction are not run"),
+    ("assistant_early_exit", "early exit is not supported; use a draft model"),
+    ("assistant_ensemble_weight", "drafts are verified exactly"),
+    ("assistant_lookbehind", "the draft model must have the same vocabulary"),
+    ("target_lookbehind", "the draft model must have the same vocabulary"),
+    ("speculation_type", "only draft models and prompt lookup are supported"),
+    ("output_attentions", "register a hook on the attention module"),
+    ("output_hidden_states", "register a hook on the layers"),
+];
+
+/// Whether a value is one that transformers writes for "off".
+fn is_off(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or(f64::NAN);
+            // transformers' defaults of fields that only have a meaning together with others.
+            number == 0.0
+                || (name == "num_beam_groups" && number == 1.0)
+                || (name.ends_with("lookbehind") && number == 10.0)
+        }
+        _ => false,
+    }
+}
+
+impl GenerationConfig {
+    /// Reads a JSON object with transformers' fields. Nothing is left aside silently.
+    ///
+    /// # Errors
+    /// [`Error::Option`] names a field that gruff does not know or does not support, or whose value has another type.
+    pub fn from_json(value: &Value) -> Result<Self> {
+        let (config, complaints) = read(value).map_err(Error::Option)?;
+        match complaints.into_iter().next() {
+            Some(complaint) => Err(Error::Option(complaint)),
+            None => Ok(config),
+        }
+    }
+
+    /// Reads `generation_config.json`. Fields that gruff does not know or support are left aside with a warning that
+    /// names them.
+    ///
+    /// # Errors
+    /// [`Error::GenerationConfig`] when it cannot be read or a known field has another type. A number out of its
+    /// range is advice that nobody can follow: it is left aside with a warning.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let fail = |fault: String| Error::GenerationConfig { path: path.to_owned(), fault };
+        let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        let (config, complaints) = read(&value).map_err(fail)?;
+        for complaint in complaints {
+            tracing::warn!("{}: {complaint}; it is left aside", path.display());
+        }
+        Ok(config.usable(&path.display()))
+    }
+
+    /// The sampling defaults that a GGUF file recommends (`general.sampling.*`).
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] when a key has another type. A number out of its range is left aside with a warning.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
+        let float = |name: &str| metadata.f32(&format!("general.sampling.{name}"));
+        let top_k = metadata.i64("general.sampling.top_k")?;
+        let config = Self {
+            temperature: float("temp")?,
+            top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
+            top_p: float("top_p")?,
+            min_p: float("min_p")?,
+            repetition_penalty: float("penalty_repeat")?,
+            ..Self::default()
+        };
+        Ok(config.usable(&"general.sampling"))
+    }
+
+    /// Without the numbers that sampling would refuse; `place` is where they stand.
+    fn usable(mut self, place: &dyn Display) -> Self {
+        let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
+            let Some(number) = *value else { return };
+            let mut params = SamplingParams::default();
+            set(&mut params, number);
+            if let Err(error) = params.validate() {
+                tracing::warn!("{place}: {error}; it is left aside");
+                *value = None;
+            }
+        };
+        keep(&mut self.temperature, |params, value| params.temperature = value);
+        keep(&mut self.top_p, |params, value| params.top_p = value);
+        keep(&mut self.min_p, |params, value| params.min_p = value);
+        keep(&mut self.top_h, |params, value| params.top_h = Some(value));
+        keep(&mut self.typical_p, |params, value| params.typical_p = value);
+        keep(&mut self.epsilon_cutoff, |params, value| params.epsilon_cutoff = value);
+        keep(&mut self.eta_cutoff, |params, value| params.eta_cutoff = value);
+        keep(&mut self.repetition_penalty, |params, value| params.repetition_penalty = value);
+        keep(&mut self.encoder_repetition_penalty, |params, value| params.encoder_repetition_penalty = value);
+        keep(&mut self.presence_penalty, |params, value| params.presence_penalty = value);
+        keep(&mut self.frequency_penalty, |params, value| params.frequency_penalty = value);
+        self
+    }
+}
+
+/// The parameters of an object, and what is to be said about fields that are none.
+fn read(value: &Value) -> Result<(GenerationConfig, Vec<String>), String> {
+    let Value::Object(fields) = value else {
+        return Err("generation parameters are a JSON object with transformers' fields".to_owned());
+    };
+    let mut known = Map::new();
+    let mut complaints = Vec::new();
+    for (name, value) in fields {
+        if GenerationConfig::FIELDS.contains(&name.as_str()) {
+            known.insert(name.clone(), value.clone());
+        } else if let Some((_, why)) = UNSUPPORTED.iter().find(|(field, _)| field == name) {
+            if !is_off(name, value) {
+                complaints.push(format!("{name} is not supported: {why}"));
+            }
+        } else if !WITHOUT_EFFECT.contains(&name.as_str()) {
+            complaints.push(format!("{name} is no field of the generation parameters"));
+        }
+    }
+    let mut config = GenerationConfig::default();
+    // One by one, so that a message can name the field.
+    for (name, value) in known {
+        let one = Value::Object(Map::from_iter([(name.clone(), value)]));
+        let read: GenerationConfig =
+            serde_json::from_value(one).map_err(|error| format!("{name}: {error}"))?;
+        config = read.or(&config);
+    }
+    Ok((config, complaints))
+}
+
+/// vLLM's way to keep all tokens is -1.
+pub(crate) fn negative_keeps_all<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<usize>, D::Error> {
+    let k = Option::<i64>::deserialize(deserializer)?;
+    Ok(k.map(|k| usize::try_from(k).unwrap_or(0)))
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> From<OneOrMany<T>> for Vec<T> {
+    fn from(values: OneOrMany<T>) -> Self {
+        match values {
+            OneOrMany::One(value) => vec![value],
+            OneOrMany::Many(values) => values,
+        }
+    }
+}
+
+/// transformers writes `eos_token_id` as a number or as a list.
+pub(crate) fn one_or_many<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<u32>>, D::Error> {
+    Ok(Option::<OneOrMany<u32>>::deserialize(deserializer)?.map(Vec::from))
+}
+
+/// `stop_strings` is a text or a list.
+pub(crate) fn one_or_many_texts<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<OneOrMany<String>>::deserialize(deserializer)?.map(Vec::from))
+}
+
+/// `early_stopping` is a boolean or `"never"`.
+pub(crate) fn early_stopping<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<EarlyStopping>, D::Error> {
+    match Option::<Value>::deserialize(deserializer)? {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(true)) => Ok(Some(EarlyStopping::Yes)),
+        Some(Value::Bool(false)) => Ok(Some(EarlyStopping::No)),
+        Some(Value::String(text)) if text == "never" => Ok(Some(EarlyStopping::Never)),
+        Some(other) => Err(serde::de::Error::custom(format!("{other} has to be true, false or \"never\""))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_what_transformers_writes() {
+        let text = r#"{"bos_token_id": 1, "do_sample": true, "eos_token_id": [2, 3], "temperature": 0.6,
+                       "top_k": 20, "top_p": 0.95, "transformers_version": "5.24.0", "early_stopping": "never",
+                       "sequence_bias": [[[1, 2], -1.5]], "exponential_decay_length_penalty": [5, 1.5],
+                       "stop_strings": "END", "watermarking_config": {"bias": 2.5, "seeding_scheme": "selfhash"}}"#;
+        let config = GenerationConfig::from_json(&serde_json::from_str(text).unwrap()).unwrap();
+        assert_eq!(config.eos_token_id, Some(vec![2, 3]));
+        assert_eq!((config.temperature, config.top_k, config.do_sample), (Some(0.6), Some(20), Some(true)));
+        assert_eq!(config.early_stopping, Some(EarlyStopping::Never));
+        assert_eq!(config.sequence_bias, Some(vec![(vec![1, 2], -1.5)]));
+        assert_eq!(config.exponential_decay_length_penalty, Some((5, 1.5)));
+        assert_eq!(config.stop_strings, Some(vec!["END".to_owned()]));
+        assert_eq!(config.watermarking_config.unwrap().bias, 2.5);
+        let one =
+            GenerationConfig::from_json(&json!({"eos_token_id": 7, "stop_strings": ["a", "b"]})).unwrap();
+        assert_eq!(one.eos_token_id, Some(vec![7]));
+        assert_eq!(one.stop_strings.unwrap().len(), 2);
+    }
+
+    #[test]
+    fn every_field_of_transformers_is_known_or_named() {
+        // GenerationConfig of transformers 5.24, with the values that it has unless told otherwise.
+        let fields = r#"{
+            "max_length": 20, "max_new_tokens": null, "min_length": 0, "min_new_tokens": null,
+            "early_stopping": false, "max_time": null, "stop_strings": null, "do_sample": false,
+            "num_beams": 1, "use_cache": true, "cache_implementation": null, "cache_config": null,
+            "max_cache_len": null, "prefill_chunk_size": null, "temperature": 1.0, "top_k": 50, "top_p":
+            1.0, "min_p": null, "top_h": null, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+            "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "length_penalty": 1.0,
+            "no_repeat_ngram_size": 0, "bad_words_ids": null, "renormalize_logits": false,
+            "forced_bos_token_id": null, "forced_eos_token_id": null, "remove_invalid_values": false,
+            "exponential_decay_length_penalty": null, "suppress_tokens": null, "begin_suppress_tokens":
+            null, "sequence_bias": null, "token_healing": false, "guidance_scale": null,
+            "watermarking_config": null, "num_return_sequences": 1, "output_attentions": false,
+            "output_hidden_states": false, "output_scores": false, "output_logits": null,
+            "return_dict_in_generate": false, "pad_token_id": null, "bos_token_id": null, "eos_token_id":
+            null, "decoder_start_token_id": null, "encoder_no_repeat_ngram_size": 0, "is_assistant": false,
+            "num_assistant_tokens": 20, "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.4, "prompt_lookup_num_tokens": null,
+            "max_matching_ngram_size": null, "assistant_early_exit": null, "assistant_lookbehind": 10,
+            "target_lookbehind": 10, "assistant_ensemble_weight": null, "use_mtp": false, "compile_config":
+            null, "disable_compile": false, "continuous_batching_config": null, "speculation_type": null
+        }"#;
+        let fields = serde_json::from_str(fields).unwrap();
+        GenerationConfig::from_json(&fields).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_named() {
+        for (value, name) in [
+            (json!({"penalty_alpha": 0.6}), "penalty_alpha is not supported"),
+            (json!({"use_mtp": true}), "use_mtp is not supported"),
+            (json!({"temprature": 0.6}), "temprature is no field"),
+            (json!({"top_p": "high"}), "top_p: "),
+            (json!({"early_stopping": "soon"}), "early_stopping: "),
+            (json!([1]), "JSON object"),
+        ] {
+            let message = GenerationConfig::from_json(&value).unwrap_err().to_string();
+            assert!(message.contains(name), "{message}");
+        }
+    }
+
+    #[test]
+    fn advice_that_nobody_can_follow_is_left_aside() {
+        let read = |text| serde_json::from_str::<GenerationConfig>(text).unwrap().usable(&"a file");
+        let config = read(
+            r#"{"temperature": -5, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 1e60, "seed": 3}"#,
+        );
+        let expected = GenerationConfig { top_k: Some(0), seed: Some(3), ..Default::default() };
+        assert_eq!(config, expected);
+        let config = read(r#"{"temperature": 0.6, "top_p": 1, "min_p": 0, "repetition_penalty": 1.1}"#);
+        assert_eq!((config.temperature, config.top_p), (Some(0.6), Some(1.0)));
+        assert_eq!((config.min_p, config.repetition_penalty), (Some(0.0), Some(1.1)));
+    }
+}
