@@ -1,8 +1,8 @@
 //! How fast products with packed weights are here, against the speed of memory.
 //!
 //! `cargo run --release -p gruff-kernels --example matmul_speed [-- TYPE...]` prints, for each block type and number of
-//! threads: gigabytes of weights a second for one column (weights larger than the caches, and what share of the
-//! measured read bandwidth that is), and billions of multiply-adds a second for 512 columns.
+//! threads: gigabytes of weights a second for 1, 2, 4 and 8 columns (weights larger than the caches, and what share of
+//! the measured read bandwidth that is), and billions of multiply-adds a second for 16, 64 and 512 columns.
 
 use std::time::{Duration, Instant};
 
@@ -29,14 +29,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for name in &names {
             let block_type: BlockType = name.parse()?;
             let cols = 2048;
-            let row_bytes = block_type.row_bytes(cols)?;
-            let (speed, _) = measure(&device, block_type, BYTES / row_bytes, cols, 1)?;
-            let (_, rate) = measure(&device, block_type, 1024, 1024, 512)?;
-            let (_, small) = measure(&device, block_type, 1024, 1024, 4)?;
-            println!(
-                "{name:8} matvec {speed:6.1} GB/s = {:3.0} %   4 columns {small:6.1} GMAC/s   512 columns {rate:6.1} GMAC/s",
-                100.0 * speed / ceiling,
-            );
+            let rows = BYTES / block_type.row_bytes(cols)?;
+            print!("{name:8} GB/s");
+            for columns in [1, 2, 4, 8] {
+                let (speed, _) = measure(&device, block_type, rows, cols, columns)?;
+                print!("  {columns}: {speed:5.1} = {:3.0} %", 100.0 * speed / ceiling);
+            }
+            print!("   GMAC/s");
+            for columns in [16, 64, 512] {
+                let (_, rate) = measure(&device, block_type, 1024, 1024, columns)?;
+                print!("  {columns}: {rate:5.1}");
+            }
+            println!();
         }
     }
     Ok(())

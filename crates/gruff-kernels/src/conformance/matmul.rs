@@ -9,7 +9,7 @@ use crate::matmul::{self, Glu, Projection};
 use crate::{Activation, Activations, Device, PackedTensor, Result, Tensor, embedding};
 
 /// Rows of weights and of activations: odd ones, on both sides of every tile.
-const SHAPES: [(usize, usize); 5] = [(7, 1), (5, 2), (13, 5), (33, 8), (9, 67)];
+const SHAPES: [(usize, usize); 6] = [(7, 1), (5, 2), (13, 5), (33, 8), (45, 13), (9, 67)];
 
 /// The cases.
 pub(super) fn cases() -> Vec<Case> {

@@ -12,19 +12,22 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// As [`Avx2`](Isa::Avx2), with the byte products of AVX-VNNI (256-bit registers).
+    AvxVnni,
     /// As [`Avx2`](Isa::Avx2), with the byte products of AVX-512 VNNI.
     Avx512Vnni,
 }
 
 impl Isa {
     /// All of them, the plainest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni];
 
     /// The name that `GRUFF_ISA` takes.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2+fma",
+            Isa::AvxVnni => "avx-vnni",
             Isa::Avx512Vnni => "avx512+vnni",
         }
     }
@@ -40,6 +43,8 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.available() && std::arch::is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => {
                 Isa::Avx2.available()
                     && std::arch::is_x86_feature_detected!("avx512f")
@@ -48,7 +53,7 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512Vnni => false,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => false,
         }
     }
 
@@ -82,7 +87,9 @@ impl FromStr for Isa {
         let known =
             |isa: &Isa| text == isa.name() || text == isa.name().split('+').next().unwrap_or_default();
         Self::ALL.into_iter().find(known).ok_or_else(|| Error::Option {
-            what: format!("{text:?} is not an instruction set that gruff knows; one of scalar, avx2, avx512"),
+            what: format!(
+                "{text:?} is not an instruction set that gruff knows; one of scalar, avx2, avx-vnni, avx512"
+            ),
         })
     }
 }

@@ -1,13 +1,14 @@
 //! Products in f32: for float weights, for exact activations, and for block types without an integer kernel.
 //!
-//! A tile of rows is unpacked at a time. Value k of a row contributes to lane `k mod 8`, in order of k, by fused
-//! multiply-adds; the lanes are added as the family's contract says. Columns are rows of f32, completed with zeros
-//! to a multiple of eight.
+//! Float weights are read where they lie; of other types a tile of rows is unpacked at a time. Value k of a row
+//! contributes to lane `k mod 8`, in order of k, by fused multiply-adds; the lanes are added as the family's contract
+//! says. Columns are rows of f32, completed with zeros to a multiple of eight.
 
-use std::ops::Range;
+// Loops over rows and columns index several arrays at once.
+#![allow(clippy::needless_range_loop)]
 
 use gruff_blocks::BlockType;
-use half::{bf16, f16};
+use half::f16;
 
 use super::super::round_row;
 use super::kernel::{Kernel, Panel};
@@ -15,17 +16,16 @@ use crate::Isa;
 use crate::cpu::scratch::Scratch;
 use crate::cpu::simd::{LANES, Simd, Token};
 
-/// Rows that are unpacked together.
-const TILE_ROWS: usize = 4;
+/// Rows, and columns at most, that are kept in registers: twelve sums, three values of activations and one of weights
+/// are all that AVX2 has.
+const ROWS: usize = 4;
+const COLUMNS: usize = 3;
 
 /// Values of a row that are unpacked together: whole blocks of every type.
 const TILE_COLS: usize = 1024;
 
-/// Columns that a tile meets at a time.
-const COLUMNS: usize = 2;
-
-type Tile = [[f32; TILE_COLS]; TILE_ROWS];
-type Sums = [[f32; LANES]; TILE_ROWS];
+type Tile = [[f32; TILE_COLS]; ROWS];
+type Sums = [[f32; LANES]; ROWS];
 
 /// The length of a column in memory.
 pub(super) fn padded(cols: usize) -> usize {
@@ -36,10 +36,10 @@ pub(super) fn padded(cols: usize) -> usize {
 pub(super) fn kernel(isa: Isa) -> Kernel {
     #[cfg(target_arch = "x86_64")]
     if matches!(Token::of(isa), Token::Avx2(_)) {
-        return Kernel { name: "avx2 f32", compute: avx2 };
+        return Kernel { name: "avx2 f32", compute: avx2, rereads: true };
     }
     let _ = isa;
-    Kernel { name: "scalar f32", compute: scalar }
+    Kernel { name: "scalar f32", compute: scalar, rereads: true }
 }
 
 /// # Safety
@@ -73,29 +73,188 @@ unsafe fn compute<S: Simd>(
         out.fill(0.0);
         return;
     }
+    // SAFETY: promised by the caller.
+    unsafe {
+        match panel.block_type {
+            BlockType::F32 => direct::<S, f32>(s, panel, columns, out),
+            BlockType::F16 => direct::<S, f16>(s, panel, columns, out),
+            BlockType::BF16 => direct::<S, Bf16>(s, panel, columns, out),
+            _ => unpacked(s, panel, columns, out, scratch),
+        }
+    }
+}
+
+/// A float type of weights.
+trait Value: Copy {
+    /// Zero bits are the number zero.
+    const ZERO: Self;
+
+    fn widen<S: Simd>(s: S, values: [Self; LANES]) -> S::F32;
+}
+
+impl Value for f32 {
+    const ZERO: Self = 0.0;
+
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, values: [f32; LANES]) -> S::F32 {
+        s.load(&values)
+    }
+}
+
+impl Value for f16 {
+    const ZERO: Self = f16::ZERO;
+
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, values: [f16; LANES]) -> S::F32 {
+        s.load_f16(&values)
+    }
+}
+
+/// The upper half of an f32.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Bf16(u16);
+
+impl Value for Bf16 {
+    const ZERO: Self = Bf16(0);
+
+    #[inline(always)]
+    fn widen<S: Simd>(s: S, values: [Bf16; LANES]) -> S::F32 {
+        let mut out = [0.0; LANES];
+        for i in 0..LANES {
+            out[i] = f32::from_bits(u32::from(values[i].0) << 16);
+        }
+        s.load(&out)
+    }
+}
+
+/// Products with rows of floats.
+///
+/// # Safety
+/// As for [`Kernel::compute`].
+#[inline(always)]
+unsafe fn direct<S: Simd, W: Value>(s: S, panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
+    for row in (0..panel.rows).step_by(ROWS) {
+        let mut w = [std::ptr::null(); ROWS];
+        for (r, w) in w.iter_mut().enumerate() {
+            // SAFETY: a row of the panel.
+            *w = unsafe { panel.first.add((row + r).min(panel.rows - 1) * panel.row_bytes) }.cast::<W>();
+        }
+        for (at, columns) in columns.chunks(COLUMNS).enumerate() {
+            let out = &mut out[at * COLUMNS * panel.rows..];
+            // SAFETY: promised by the caller.
+            unsafe {
+                match columns.len() {
+                    3 => whole_rows::<S, W, 3>(s, w, columns, panel, row, out),
+                    2 => whole_rows::<S, W, 2>(s, w, columns, panel, row, out),
+                    _ => whole_rows::<S, W, 1>(s, w, columns, panel, row, out),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn whole_rows<S: Simd, W: Value, const C: usize>(
+    s: S,
+    w: [*const W; ROWS],
+    columns: &[*const u8],
+    panel: &Panel,
+    row: usize,
+    out: &mut [f32],
+) {
+    let mut x = [std::ptr::null(); C];
+    for c in 0..C {
+        x[c] = columns[c].cast::<[f32; LANES]>();
+    }
+    let (vectors, rest) = (panel.cols / LANES, panel.cols % LANES);
+    let mut acc = [[s.splat(0.0); C]; ROWS];
+    // SAFETY: rows and columns have that many values, and columns are completed to whole vectors.
+    unsafe {
+        multiply(s, w, x, vectors, &mut acc);
+        if rest != 0 {
+            let mut last = [[W::ZERO; LANES]; ROWS];
+            let mut rows = [std::ptr::null(); ROWS];
+            for r in 0..ROWS {
+                let from = w[r].add(vectors * LANES).cast::<u8>();
+                std::ptr::copy_nonoverlapping(from, last[r].as_mut_ptr().cast(), rest * size_of::<W>());
+                rows[r] = last[r].as_ptr();
+            }
+            for x in &mut x {
+                *x = x.add(vectors);
+            }
+            multiply(s, rows, x, 1, &mut acc);
+        }
+    }
+    for r in 0..ROWS.min(panel.rows - row) {
+        for c in 0..C {
+            out[c * panel.rows + row + r] = s.sum(acc[r][c]);
+        }
+    }
+}
+
+/// Adds the products of `vectors` vectors of rows and columns.
+///
+/// # Safety
+/// That much is readable behind every pointer; `w` need not be aligned.
+#[inline(always)]
+unsafe fn multiply<S: Simd, W: Value, const C: usize>(
+    s: S,
+    w: [*const W; ROWS],
+    x: [*const [f32; LANES]; C],
+    vectors: usize,
+    acc: &mut [[S::F32; C]; ROWS],
+) {
+    let mut sums = *acc;
+    for k in 0..vectors {
+        let mut values = [s.splat(0.0); C];
+        for c in 0..C {
+            // SAFETY: promised by the caller.
+            values[c] = s.load(unsafe { &*x[c].add(k) });
+        }
+        for r in 0..ROWS {
+            // SAFETY: promised by the caller.
+            let w = W::widen(s, unsafe { w[r].cast::<[W; LANES]>().add(k).read_unaligned() });
+            for c in 0..C {
+                sums[r][c] = s.mul_add(w, values[c], sums[r][c]);
+            }
+        }
+    }
+    *acc = sums;
+}
+
+/// Products with rows of blocks, unpacked a tile at a time.
+///
+/// # Safety
+/// As for [`Kernel::compute`].
+#[inline(always)]
+unsafe fn unpacked<S: Simd>(
+    s: S,
+    panel: &Panel,
+    columns: &[*const u8],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let (tile, sums) = scratch.split::<Tile, Sums>(columns.len());
     // SAFETY: plain numbers, whose content does not matter until they are written below.
     let (tile, sums) = unsafe { (&mut *tile, std::slice::from_raw_parts_mut(sums, columns.len())) };
-    for row in (0..panel.rows).step_by(TILE_ROWS) {
-        let rows = TILE_ROWS.min(panel.rows - row);
-        sums.fill([[0.0; LANES]; TILE_ROWS]);
+    for row in (0..panel.rows).step_by(ROWS) {
+        let rows = ROWS.min(panel.rows - row);
+        sums.fill([[0.0; LANES]; ROWS]);
         for start in (0..panel.cols).step_by(TILE_COLS) {
-            let range = start..(start + TILE_COLS).min(panel.cols);
+            let len = TILE_COLS.min(panel.cols - start);
             for (r, tile) in tile[..rows].iter_mut().enumerate() {
                 // SAFETY: promised by the caller.
-                unsafe { unpack(s, panel, row + r, range.clone(), tile) };
+                unsafe { unpack(panel, row + r, start, len, tile) };
             }
-            let blocks = range.len().div_ceil(LANES);
             for (columns, sums) in columns.chunks(COLUMNS).zip(sums.chunks_mut(COLUMNS)) {
                 // SAFETY: promised by the caller; columns are completed to whole vectors.
-                let column = |c: usize| unsafe {
-                    let first = columns[c].cast::<f32>().add(start).cast::<[f32; LANES]>();
-                    std::slice::from_raw_parts(first, blocks)
-                };
-                match sums {
-                    [a, b] => multiply(s, tile, [column(0), column(1)], [a, b]),
-                    [a] => multiply(s, tile, [column(0)], [a]),
-                    _ => {}
+                unsafe {
+                    match columns.len() {
+                        3 => part_of_rows::<S, 3>(s, tile, columns, start, len, sums),
+                        2 => part_of_rows::<S, 2>(s, tile, columns, start, len, sums),
+                        _ => part_of_rows::<S, 1>(s, tile, columns, start, len, sums),
+                    }
                 }
             }
         }
@@ -108,69 +267,50 @@ unsafe fn compute<S: Simd>(
 }
 
 #[inline(always)]
-fn multiply<S: Simd, const C: usize>(s: S, tile: &Tile, x: [&[[f32; LANES]]; C], sums: [&mut Sums; C]) {
-    let mut acc = [[s.splat(0.0); C]; TILE_ROWS];
-    for r in 0..TILE_ROWS {
+unsafe fn part_of_rows<S: Simd, const C: usize>(
+    s: S,
+    tile: &Tile,
+    columns: &[*const u8],
+    start: usize,
+    len: usize,
+    sums: &mut [Sums],
+) {
+    let mut w = [std::ptr::null(); ROWS];
+    let mut x = [std::ptr::null(); C];
+    let mut acc = [[s.splat(0.0); C]; ROWS];
+    for r in 0..ROWS {
+        w[r] = tile[r].as_ptr();
         for c in 0..C {
             acc[r][c] = s.load(&sums[c][r]);
         }
     }
-    let w: [&[[f32; LANES]]; TILE_ROWS] =
-        std::array::from_fn(|r| &tile[r].as_chunks::<LANES>().0[..x[0].len()]);
-    for k in 0..x[0].len() {
+    // SAFETY: promised by the caller.
+    unsafe {
         for c in 0..C {
-            let x = s.load(&x[c][k]);
-            for r in 0..TILE_ROWS {
-                acc[r][c] = s.mul_add(s.load(&w[r][k]), x, acc[r][c]);
-            }
+            x[c] = columns[c].cast::<f32>().add(start).cast();
         }
+        multiply(s, w, x, len.div_ceil(LANES), &mut acc);
     }
-    for (c, sums) in sums.into_iter().enumerate() {
-        for r in 0..TILE_ROWS {
-            s.store(acc[r][c], &mut sums[r]);
+    for r in 0..ROWS {
+        for c in 0..C {
+            s.store(acc[r][c], &mut sums[c][r]);
         }
     }
 }
 
-/// Unpacks a part of a row; what completes the last vector becomes zero.
+/// Unpacks `len` values of a row, whole blocks of them; what completes the last vector becomes zero.
 ///
 /// # Safety
 /// The panel's rows are readable.
-#[inline(always)]
-unsafe fn unpack<S: Simd>(s: S, panel: &Panel, row: usize, cols: Range<usize>, out: &mut [f32; TILE_COLS]) {
+unsafe fn unpack(panel: &Panel, row: usize, start: usize, len: usize, out: &mut [f32; TILE_COLS]) {
     let block_type = panel.block_type;
-    let start = cols.start / block_type.values() * block_type.bytes();
-    let bytes = cols.len() / block_type.values() * block_type.bytes();
+    let first = start / block_type.values() * block_type.bytes();
+    let bytes = len / block_type.values() * block_type.bytes();
     // SAFETY: a part of a readable row.
-    let packed = unsafe { std::slice::from_raw_parts(panel.first.add(row * panel.row_bytes + start), bytes) };
-    out[cols.len()..padded(cols.len())].fill(0.0);
-    let out = &mut out[..cols.len()];
-    match block_type {
-        BlockType::F16 => {
-            let (blocks, last) = out.as_chunks_mut::<LANES>();
-            let (packed, rest) = packed.as_chunks::<2>().0.split_at(blocks.len() * LANES);
-            for (packed, out) in packed.as_chunks::<LANES>().0.iter().zip(blocks) {
-                s.store(s.load_f16(&packed.map(f16::from_le_bytes)), out);
-            }
-            for (packed, out) in rest.iter().zip(last) {
-                *out = f16::from_le_bytes(*packed).to_f32();
-            }
-        }
-        BlockType::BF16 => {
-            for (packed, out) in packed.as_chunks::<2>().0.iter().zip(out) {
-                *out = bf16::from_le_bytes(*packed).to_f32();
-            }
-        }
-        BlockType::F32 => {
-            for (packed, out) in packed.as_chunks::<4>().0.iter().zip(out) {
-                *out = f32::from_le_bytes(*packed);
-            }
-        }
-        _ => {
-            let unpacked = block_type.unpack(packed, out);
-            debug_assert!(unpacked.is_ok(), "tiles are whole blocks");
-        }
-    }
+    let packed = unsafe { std::slice::from_raw_parts(panel.first.add(row * panel.row_bytes + first), bytes) };
+    out[len..padded(len)].fill(0.0);
+    let unpacked = block_type.unpack(packed, &mut out[..len]);
+    debug_assert!(unpacked.is_ok(), "tiles are whole blocks");
 }
 
 /// Writes a row as a column: rounded as the integer kernels round it, if asked, and completed with zeros.

@@ -2,12 +2,15 @@
 
 use gruff_blocks::BlockType;
 
+use crate::Isa;
 use crate::cpu::scratch::Scratch;
 
 /// Consecutive rows of a packed matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
     pub(super) block_type: BlockType,
+    /// The device's.
+    pub(super) isa: Isa,
     /// The first row's first byte.
     pub(super) first: *const u8,
     pub(super) row_bytes: usize,
@@ -19,6 +22,8 @@ pub(super) struct Panel {
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     pub(super) name: &'static str,
+    /// Whether all columns are read again for every few rows, so that they ought to stay in the second-level cache.
+    pub(super) rereads: bool,
     /// `out[c * panel.rows + r]` becomes the product of row r and column c.
     ///
     /// # Safety

@@ -101,6 +101,7 @@ impl CpuDevice {
         assert!(first + weight.rows() * weight.row_bytes() <= memory.len());
         let panel = Panel {
             block_type: weight.block_type(),
+            isa: self.isa(),
             first: memory.pointer().wrapping_add(first),
             row_bytes: weight.row_bytes(),
             rows: weight.rows(),

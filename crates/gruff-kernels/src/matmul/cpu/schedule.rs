@@ -13,9 +13,15 @@ use crate::matmul::Glu;
 const PIECES: usize = 8;
 
 /// Rows of a piece that has several columns: at least a tile, at most what keeps results in the second-level cache.
-const ROWS: Range<usize> = 4..64;
+const ROWS: Range<usize> = 32..64;
 
-/// Columns of a piece: their activations stay in the second-level cache while rows pass.
+/// Columns from which kernels work on tiles of rows.
+const ROWS_PAY: usize = 9;
+
+/// Columns of a piece: so many that unpacking a tile is a small part of multiplying it.
+const COLUMNS: usize = 256;
+
+/// Bytes of activations of a piece that stay in the second-level cache while rows pass, where kernels need that.
 const COLUMN_BYTES: usize = 512 << 10;
 
 /// Bytes of weights, times columns, below which waking a thread does not pay: some microseconds.
@@ -30,6 +36,17 @@ pub(crate) struct Product {
     pub(super) columns: Vec<*const u8>,
     /// Holds the columns.
     pub(super) _keep: Buffer,
+}
+
+impl Product {
+    /// Columns of a piece, at most.
+    fn most_columns(&self) -> usize {
+        if self.kernel.rereads {
+            (COLUMN_BYTES / (size_of::<f32>() * self.panel.cols.max(1))).clamp(12, COLUMNS)
+        } else {
+            COLUMNS
+        }
+    }
 }
 
 /// What becomes of results.
@@ -104,12 +121,13 @@ impl Task {
         if rows == 0 || columns == 0 {
             return;
         }
-        let cols = self.products.iter().map(|product| product.panel.cols).max().unwrap_or(0);
-        let column_step = (COLUMN_BYTES / (2 * cols + 1)).next_multiple_of(12).min(columns);
-        let wanted = share / (self.row_bytes() * column_step).max(1);
+        let most = self.products.iter().map(Product::most_columns).min().unwrap_or(COLUMNS);
+        let column_step = columns.div_ceil(columns.div_ceil(most)).next_multiple_of(4);
+        let wanted = share / (self.row_bytes() * column_step.min(columns)).max(1);
         let row_step = match (columns, threads) {
             (1, 1) => rows.min(256),
             (1, _) => wanted.clamp(1, 256),
+            (..ROWS_PAY, _) => wanted.clamp(4, 256).next_multiple_of(4),
             _ => wanted.clamp(ROWS.start, ROWS.end).next_multiple_of(ROWS.start),
         };
         for first_column in (0..columns).step_by(column_step) {

@@ -37,7 +37,7 @@ pub(super) fn kernel(block_type: BlockType) -> Option<Kernel> {
     macro_rules! by_type {
         ($($name:ident)*) => {
             match block_type {
-                $(BlockType::$name => Some(Kernel { name: "scalar int8", compute: compute::<$name> }),)*
+                $(BlockType::$name => Some(Kernel { name: "scalar int8", compute: compute::<$name>, rereads: true }),)*
                 _ => None,
             }
         };

@@ -9,7 +9,7 @@ use super::{Form, Quants, Unpack, each};
 
 /// How an instruction set multiplies bytes in vectors of 256 bits, which hold four values of each of eight blocks.
 pub(super) trait Dot {
-    /// Signed weights are stored `1 << n` too large, where the instruction wants unsigned ones.
+    /// Signed weights are stored `1 <<` this too large, where the instruction wants unsigned ones.
     const SIGNED_OFFSET: Option<u32>;
 
     /// Stores signed weights as the instruction wants them.
@@ -18,6 +18,9 @@ pub(super) trait Dot {
     /// `sum + w[0] x[0] + w[1] x[1] + w[2] x[2] + w[3] x[3]`, four bytes a lane.
     unsafe fn dot4<F: Form>(sum: __m256i, w: [__m256i; 4], x: [__m256i; 4]) -> __m256i;
 }
+
+/// What makes signed bytes unsigned: 128.
+pub(super) const SIGNED_OFFSET: u32 = 7;
 
 /// By how much the stored weights are too large: `1 << n`.
 #[inline(always)]
@@ -91,7 +94,7 @@ impl Dot for Avx2 {
 pub(super) struct Vnni;
 
 impl Dot for Vnni {
-    const SIGNED_OFFSET: Option<u32> = Some(7);
+    const SIGNED_OFFSET: Option<u32> = Some(SIGNED_OFFSET);
 
     #[inline(always)]
     unsafe fn signed(weights: __m256i) -> __m256i {

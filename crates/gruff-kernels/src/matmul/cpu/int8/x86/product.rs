@@ -5,15 +5,17 @@ use std::arch::x86_64::*;
 use gruff_blocks::BlockType;
 
 use super::super::super::kernel::{Kernel, Panel};
-use super::super::{GROUP, Group};
+use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS};
 use super::dot::{Avx2, Dot, Vnni, offset};
 use super::tile::{self, Tiled};
 use super::{Form, Quants, Unpack, Unpacked, each};
 use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
+use crate::matmul::Q8_BLOCK;
 
-/// Columns up to which weights are unpacked in registers, for every row, instead of in tiles.
+/// Columns up to which weights are unpacked in registers, for every row, instead of in tiles, whose many rows memory
+/// delivers slower.
 const FEW: usize = 8;
 
 /// The kernels of a block type.
@@ -21,7 +23,7 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
     macro_rules! by_type {
         ($name:literal, $compute:ident; $($variant:ident => $unpack:ty,)*) => {
             match block_type {
-                $(BlockType::$variant => Some(Kernel { name: $name, compute: $compute::<$unpack> }),)*
+                $(BlockType::$variant => Some(Kernel { name: $name, compute: $compute::<$unpack>, rereads: false }),)*
                 _ => None,
             }
         };
@@ -36,6 +38,8 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
     match isa {
         Isa::Scalar => None,
         Isa::Avx2 => by_type!("avx2 int8", avx2),
+        // Weights in registers are bound by memory; tiles are multiplied as this instruction set does.
+        Isa::AvxVnni => by_type!("avx-vnni int8", avx2),
         Isa::Avx512Vnni => by_type!("avx512-vnni int8", vnni),
     }
 }
@@ -78,26 +82,66 @@ unsafe fn compute<D: Tiled, U: Unpack>(
 }
 
 /// More bytes than a group of any type has.
-pub(super) const GROUP_BYTES: usize = 512;
+const GROUP_BYTES: usize = 512;
 
-/// A group of a row; the last may be completed with zeros, in `rest`.
-#[inline(always)]
-pub(super) unsafe fn group_of<U: Unpack>(
-    row: *const u8,
-    row_bytes: usize,
-    group: usize,
-    rest: &mut [u8; GROUP_BYTES],
-) -> Unpacked {
-    let start = group * U::BYTES;
-    // SAFETY: the group begins inside the row, and either ends there too or is copied up to the end of the row.
-    unsafe {
-        let mut packed = row.add(start);
-        if start + U::BYTES > row_bytes {
-            rest.fill(0);
-            std::ptr::copy_nonoverlapping(packed, rest.as_mut_ptr(), row_bytes - start);
-            packed = rest.as_ptr();
+/// How groups of a panel's rows are read.
+pub(super) struct Groups<'a> {
+    panel: &'a Panel,
+    /// All ones in the lanes whose blocks a row's last group has.
+    last: __m256,
+    /// Room for the last group of the last row, behind which nothing may be read.
+    rest: [u8; GROUP_BYTES],
+}
+
+impl<'a> Groups<'a> {
+    /// # Safety
+    /// AVX2.
+    #[inline(always)]
+    pub(super) unsafe fn of(panel: &'a Panel) -> Self {
+        let blocks = (panel.cols.div_ceil(Q8_BLOCK) - 1) % BLOCKS;
+        // SAFETY: promised by the caller.
+        let last = unsafe {
+            let lanes = each!(|p: 8| LANE_BLOCKS[p] as i32);
+            _mm256_castsi256_ps(_mm256_cmpgt_epi32(
+                _mm256_set1_epi32(blocks as i32 + 1),
+                vector(&raw const lanes),
+            ))
+        };
+        Self { panel, last, rest: [0; GROUP_BYTES] }
+    }
+
+    /// A row's first byte.
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> *const u8 {
+        self.panel.first.wrapping_add(row * self.panel.row_bytes)
+    }
+
+    /// A group of a row. What the last group has beyond the row has scale 0.
+    ///
+    /// # Safety
+    /// AVX2, FMA and F16C; there is such a group in such a row, and the panel is readable.
+    #[inline(always)]
+    pub(super) unsafe fn unpack<U: Unpack>(&mut self, row: usize, group: usize) -> Unpacked {
+        let start = group * U::BYTES;
+        let mut packed = self.row(row).wrapping_add(start);
+        let ends = start + U::BYTES > self.panel.row_bytes;
+        // SAFETY: promised by the caller; where a group reaches beyond its row there are others behind it, or it is
+        // copied up to the row's end.
+        unsafe {
+            if ends && start + U::BYTES > (self.panel.rows - row) * self.panel.row_bytes {
+                let bytes = self.panel.row_bytes - start;
+                std::ptr::copy_nonoverlapping(packed, self.rest.as_mut_ptr(), bytes);
+                packed = self.rest.as_ptr();
+            }
+            let mut w = U::unpack(packed);
+            if ends {
+                for half in 0..2 {
+                    w.scales[half] = _mm256_and_ps(w.scales[half], self.last);
+                    w.mins[half] = _mm256_and_ps(w.mins[half], self.last);
+                }
+            }
+            w
         }
-        U::unpack(packed)
     }
 }
 
@@ -166,16 +210,15 @@ unsafe fn quad<D: Dot, U: Unpack>(sum: __m256i, w: &[__m256i; 8], x: &Group, hal
 #[inline(always)]
 unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &mut [f32]) {
     let groups = panel.cols.div_ceil(GROUP);
-    let mut rest = [0; GROUP_BYTES];
     // SAFETY: rows and columns are readable, and `out` has a value a row, as promised by the caller.
     unsafe {
+        let mut weights = Groups::of(panel);
         let loud = has_loud(column, groups);
         for row in 0..panel.rows {
             let mut acc = _mm256_setzero_ps();
             let mut second = _mm256_setzero_ps();
-            let packed = panel.first.add(row * panel.row_bytes);
             for group in 0..groups {
-                let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
+                let w = weights.unpack::<U>(row, group);
                 let quants = stored::<D, U>(w.quants);
                 let x = &*column.add(group);
                 acc = add_group::<D, U>(acc, &w, &quants, x);
@@ -238,10 +281,10 @@ unsafe fn add_mins<U: Unpack>(acc: __m256, mins: &[__m256; 2], x: &Group) -> __m
 #[inline(always)]
 unsafe fn few<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32]) {
     let groups = panel.cols.div_ceil(GROUP);
-    let mut rest = [0; GROUP_BYTES];
     // SAFETY: rows and columns are readable, there are at most `FEW`, and `out` has a value for each row and column, as
     // promised by the caller.
     unsafe {
+        let mut weights = Groups::of(panel);
         let mut loud = [false; FEW];
         for (loud, column) in loud.iter_mut().zip(columns) {
             *loud = has_loud(column.cast(), groups);
@@ -249,9 +292,8 @@ unsafe fn few<D: Dot, U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut
         for row in 0..panel.rows {
             let mut sums = [_mm256_setzero_ps(); FEW];
             let mut seconds = [_mm256_setzero_ps(); FEW];
-            let packed = panel.first.add(row * panel.row_bytes);
             for group in 0..groups {
-                let w = group_of::<U>(packed, panel.row_bytes, group, &mut rest);
+                let w = weights.unpack::<U>(row, group);
                 let quants = stored::<D, U>(w.quants);
                 for (c, column) in columns.iter().enumerate() {
                     let at = column.cast::<Group>().add(group);

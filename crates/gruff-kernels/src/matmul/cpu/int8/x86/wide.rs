@@ -5,11 +5,13 @@
 
 use std::arch::x86_64::*;
 
-use super::dot::{Avx2, Dot, Vnni};
+use super::dot::{Avx2, Vnni};
 use super::{Form, Quants, each};
 
 /// How an instruction set multiplies tiles. A tile has two vectors of rows.
-pub(super) trait Wide: Dot {
+pub(super) trait Wide {
+    /// Whether signed weights are multiplied as unsigned ones, 128 too large.
+    const UNSIGNED: bool;
     /// Rows of a vector.
     const LANES: usize;
     /// Columns that meet a tile together, in registers.
@@ -41,59 +43,67 @@ pub(super) trait Wide: Dot {
 /// Distance, in words, from four values of a block of activations to the next four.
 const NEXT: usize = 8;
 
+/// What 256-bit vectors have in common, whatever multiplies their bytes.
+macro_rules! eight_lanes {
+    () => {
+        const LANES: usize = 8;
+        type Ints = __m256i;
+        type Floats = __m256;
+
+        #[inline(always)]
+        unsafe fn ints(value: i32) -> __m256i {
+            // SAFETY: see above; so below.
+            unsafe { _mm256_set1_epi32(value) }
+        }
+
+        #[inline(always)]
+        unsafe fn shift_left(v: __m256i, by: u32) -> __m256i {
+            // SAFETY: see above.
+            unsafe { _mm256_sllv_epi32(v, _mm256_set1_epi32(by as i32)) }
+        }
+
+        #[inline(always)]
+        unsafe fn floats(value: f32) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_set1_ps(value) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_loadu_ps(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: *mut f32, v: __m256) {
+            // SAFETY: see above.
+            unsafe { _mm256_storeu_ps(to, v) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_add_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn add_scaled(c: __m256, a: __m256, b: __m256, sum: __m256i) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_fmadd_ps(_mm256_mul_ps(a, b), _mm256_cvtepi32_ps(sum), c) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe { _mm256_fmadd_ps(a, b, c) }
+        }
+    };
+}
+
 impl Wide for Avx2 {
-    const LANES: usize = 8;
+    const UNSIGNED: bool = false;
     const COLS: usize = 2;
-    type Ints = __m256i;
-    type Floats = __m256;
-
-    #[inline(always)]
-    unsafe fn ints(value: i32) -> __m256i {
-        // SAFETY: see above; so below.
-        unsafe { _mm256_set1_epi32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn shift_left(v: __m256i, by: u32) -> __m256i {
-        // SAFETY: see above.
-        unsafe { _mm256_sllv_epi32(v, _mm256_set1_epi32(by as i32)) }
-    }
-
-    #[inline(always)]
-    unsafe fn floats(value: f32) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: __m256) {
-        // SAFETY: see above.
-        unsafe { _mm256_storeu_ps(to, v) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn add_scaled(c: __m256, a: __m256, b: __m256, sum: __m256i) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_fmadd_ps(_mm256_mul_ps(a, b), _mm256_cvtepi32_ps(sum), c) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: see above.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
+    eight_lanes!();
 
     #[inline(always)]
     unsafe fn tile4<F: Form, const C: usize>(sums: &mut [[__m256i; 2]; C], w: *const u8, x: [*const i32; C]) {
@@ -132,7 +142,41 @@ impl Wide for Avx2 {
     }
 }
 
+/// AVX-VNNI: four products and their sum in one instruction, with the registers of AVX2. Its tiles are those of
+/// [`Avx2`].
+pub(super) struct AvxVnni;
+
+impl Wide for AvxVnni {
+    const UNSIGNED: bool = true;
+    const COLS: usize = 4;
+    eight_lanes!();
+
+    #[inline(always)]
+    unsafe fn tile4<F: Form, const C: usize>(sums: &mut [[__m256i; 2]; C], w: *const u8, x: [*const i32; C]) {
+        // SAFETY: see above; `w` and `x` are readable as promised.
+        unsafe {
+            let w = w.cast::<__m256i>();
+            for g in 0..4 {
+                let w = each!(|r: 2| {
+                    let w = w.add(2 * g + r).read();
+                    match F::QUANTS {
+                        Quants::Signed => _mm256_xor_si256(w, _mm256_set1_epi8(-128)),
+                        _ => w,
+                    }
+                });
+                for c in 0..C {
+                    let x = _mm256_set1_epi32(x[c].add(NEXT * g).read());
+                    for r in 0..2 {
+                        sums[c][r] = _mm256_dpbusd_avx_epi32(sums[c][r], w[r], x);
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Wide for Vnni {
+    const UNSIGNED: bool = true;
     const LANES: usize = 16;
     const COLS: usize = 4;
     type Ints = __m512i;
