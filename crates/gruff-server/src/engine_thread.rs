@@ -63,8 +63,9 @@ impl EngineThread {
 
     /// Hands in a job.
     pub(crate) fn submit(&self, job: Job) -> Result<(), ApiError> {
-        let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
-        if matches!(sent, Some(Ok(()))) && self.is_running() { Ok(()) } else { Err(ApiError::stopped()) }
+        let Some(jobs) = &self.jobs else { return Err(ApiError::stopped()) };
+        let sent = jobs.send(job).is_ok();
+        if sent && self.is_running() { Ok(()) } else { Err(ApiError::stopped()) }
     }
 
     /// Whether the engine still answers.
