@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gruff_kernels::{DType, PAGE_LEN, Step, StepSequence, Tensor, sampling};
-use gruff_models::{CacheOptions, Caches, Model};
+use gruff_models::{CacheOptions, Caches, ForwardOptions, LoraScales, Model};
 
 use crate::error::refuse;
 use crate::job::{Job, Mode};
@@ -164,6 +164,9 @@ impl Engine {
             beams.validate(request.num_return_sequences)?;
         }
         self.check_combination(request)?;
+        if let Some(scales) = &request.adapters {
+            self.model.adapters().check(scales).or_else(|fault| refuse("adapters", fault.to_string()))?;
+        }
         let width = Job::width_of(request);
         if width > self.options.max_sequences {
             return refuse(
@@ -280,7 +283,9 @@ impl Engine {
                 return;
             }
             for member in &mut job.members {
-                if let Some((parked, past)) = self.parked.best(&member.tokens, self.rewind) {
+                if let Some((parked, past)) =
+                    self.parked.best(&member.tokens, member.adapters.as_ref(), self.rewind)
+                {
                     member.admit(parked.slot, parked.pages, past, parked.head);
                 } else if let Some(slot) = self.take_slot() {
                     member.admit(slot, Vec::new(), 0, 0);
@@ -439,7 +444,8 @@ impl Engine {
             ranges.push(first_row..output_rows.len());
         }
         let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
-        let logits = self.model.forward(&step, &mut self.caches)?;
+        let options = ForwardOptions { adapters: self.adapters(shares), ..ForwardOptions::default() };
+        let logits = self.model.forward_with(&step, &mut self.caches, &options)?.logits;
         let mut ids = None;
         if any_fused {
             let chosen = logits.device().scratch(DType::I32, &[specs.len()])?;
@@ -447,6 +453,15 @@ impl Engine {
             ids = Some(chosen.to_vec_i32()?);
         }
         Ok(Rows { logits, ranges, ids })
+    }
+
+    /// The scales of adapters for each share, where any request has scales of its own.
+    fn adapters(&self, shares: &[Share]) -> Option<Vec<LoraScales>> {
+        let own = |share: &Share| self.running[share.job].members[share.member].adapters.as_ref();
+        shares.iter().any(|share| own(share).is_some()).then(|| {
+            let default = self.model.adapters().scales();
+            shares.iter().map(|share| own(share).unwrap_or(&default).clone()).collect()
+        })
     }
 
     /// Ends the requests of all shares, whose caches are not to be relied on.
@@ -494,7 +509,8 @@ impl Engine {
             Some(slot) if sequence.past > 0 => {
                 sequence.tokens.truncate(sequence.past);
                 let head = sequence.head;
-                self.parked.park(Parked { tokens: sequence.tokens, pages: sequence.pages, slot, head });
+                let Sequence { tokens, pages, adapters, .. } = sequence;
+                self.parked.park(Parked { tokens, pages, slot, head, adapters });
             }
             _ => self.release(sequence),
         }

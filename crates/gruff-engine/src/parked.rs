@@ -2,6 +2,7 @@
 //! the last one ended.
 
 use gruff_kernels::PAGE_LEN;
+use gruff_models::LoraScales;
 
 /// A finished sequence that still owns its pages and slot.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct Parked {
     pub(crate) slot: u32,
     /// Tokens that ever went through the slot, dropped ones included.
     pub(crate) head: usize,
+    /// Scales of adapters that they were computed with.
+    pub(crate) adapters: Option<LoraScales>,
 }
 
 /// How far back a sequence can be cut.
@@ -48,12 +51,19 @@ impl ParkingLot {
         self.parked.push(parked);
     }
 
-    /// Takes out the sequence that saves `prompt` the most tokens, with how many.
-    pub(crate) fn best(&mut self, prompt: &[u32], rewind: Rewind) -> Option<(Parked, usize)> {
+    /// Takes out the sequence that saves `prompt` the most tokens, with how many. It was computed with the same
+    /// adapters.
+    pub(crate) fn best(
+        &mut self,
+        prompt: &[u32],
+        adapters: Option<&LoraScales>,
+        rewind: Rewind,
+    ) -> Option<(Parked, usize)> {
         let (index, usable) = self
             .parked
             .iter()
             .enumerate()
+            .filter(|(_, parked)| parked.adapters.as_ref() == adapters)
             .map(|(index, parked)| (index, rewind.usable(parked, prompt)))
             .max_by_key(|(_, usable)| *usable)?;
         // Less than a page is not worth taking a conversation's cache away.
@@ -72,7 +82,7 @@ mod tests {
     use super::*;
 
     fn parked(tokens: &[u32]) -> Parked {
-        Parked { tokens: tokens.to_vec(), pages: Vec::new(), slot: 0, head: tokens.len() }
+        Parked { tokens: tokens.to_vec(), pages: Vec::new(), slot: 0, head: tokens.len(), adapters: None }
     }
 
     #[test]
@@ -98,9 +108,20 @@ mod tests {
         lot.park(parked(&[7; 40]));
         lot.park(parked(&[1; 50]));
         lot.park(parked(&[1; 60]));
-        let (best, usable) = lot.best(&[1; 80], Rewind { most: None }).unwrap();
+        let (best, usable) = lot.best(&[1; 80], None, Rewind { most: None }).unwrap();
         assert_eq!((best.tokens.len(), usable), (60, 60));
         assert_eq!(lot.evict().unwrap().tokens[0], 7);
-        assert!(lot.best(&[2; 80], Rewind { most: None }).is_none());
+        assert!(lot.best(&[2; 80], None, Rewind { most: None }).is_none());
+    }
+    #[test]
+    fn other_adapters_compute_other_caches() {
+        let scales = |scale: f32| Some(LoraScales::from([("a".to_owned(), scale)]));
+        let mut lot = ParkingLot::default();
+        lot.park(Parked { adapters: scales(1.0), ..parked(&[1; 60]) });
+        lot.park(Parked { adapters: scales(0.5), ..parked(&[1; 50]) });
+        let rewind = Rewind { most: None };
+        assert!(lot.best(&[1; 80], None, rewind).is_none());
+        assert_eq!(lot.best(&[1; 80], scales(0.5).as_ref(), rewind).unwrap().1, 50);
+        assert!(lot.best(&[1; 80], scales(0.5).as_ref(), rewind).is_none());
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gruff_models::LoraScales;
+
 use crate::logits::LogitsProcessor;
 use crate::speculation::Speculation;
 use crate::stopping::StoppingCriteria;
@@ -37,6 +39,8 @@ pub struct Request {
     pub guidance: Option<Guidance>,
     /// Draft several tokens and verify them in one step. The answer is the same without.
     pub speculation: Option<Arc<dyn Speculation>>,
+    /// Scales of LoRA adapters by name, one that is not named being off; `None` for the adapters' own scales.
+    pub adapters: Option<LoraScales>,
     /// What is told of every token besides its id.
     pub outputs: OutputOptions,
 }
@@ -56,6 +60,7 @@ impl Request {
             beams: None,
             guidance: None,
             speculation: None,
+            adapters: None,
             outputs: OutputOptions::default(),
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gruff_kernels::PAGE_LEN;
+use gruff_models::LoraScales;
 
 use crate::logits::{ProcessorList, TokenContext};
 use crate::speculation::Drafter;
@@ -31,6 +32,8 @@ pub(crate) struct Sequence {
     pub(crate) slot: Option<u32>,
     /// Prompt tokens that a cache saved.
     cached: usize,
+    /// Scales of adapters that its tokens are computed with.
+    pub(crate) adapters: Option<LoraScales>,
     /// How its tokens are chosen, with a seed of its own.
     pub(crate) sampling: SamplingParams,
     pub(crate) chain: ProcessorList,
@@ -69,6 +72,7 @@ impl Sequence {
             pages: Vec::new(),
             slot: None,
             cached: 0,
+            adapters: request.adapters.clone(),
             sampling: request.sampling.clone(),
             chain,
             criteria,
@@ -115,6 +119,7 @@ impl Sequence {
             pages: Vec::new(),
             slot: None,
             cached: self.cached,
+            adapters: self.adapters.clone(),
             sampling,
             chain: self.chain.clone(),
             criteria: self.criteria.clone(),

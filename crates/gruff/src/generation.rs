@@ -5,6 +5,7 @@ use std::time::Duration;
 use gruff_engine::logits::{Dry, DynamicTemperatureRange, Mirostat, WatermarkConfig, Xtc};
 use gruff_engine::speculation::Schedule;
 use gruff_engine::{BeamParams, EarlyStopping, OutputOptions, Request, SamplingParams};
+use gruff_models::LoraScales;
 use serde::Deserialize;
 
 use crate::generation_json::{early_stopping, negative_keeps_all, one_or_many, one_or_many_texts};
@@ -154,6 +155,8 @@ generation_config! {
     mirostat: Mirostat,
     /// A temperature that follows the entropy (llama.cpp).
     dynamic_temperature: DynamicTemperatureRange,
+    /// Scales of LoRA adapters by name, one that is not named being off, instead of the adapters' own scales.
+    adapters: LoraScales,
     /// A grammar that the answer follows to the letter: JSON schema, regular expression, Lark or GBNF.
     constraint: Constraint,
 }
@@ -338,6 +341,7 @@ impl GenerationConfig {
             max_time: self.max_time.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             num_return_sequences: answers,
             beams,
+            adapters: self.adapters.clone(),
             outputs: OutputOptions {
                 scores: self.output_scores.unwrap_or(false),
                 logits: self.output_logits.unwrap_or(false),

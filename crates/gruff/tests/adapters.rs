@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gruff::floors::blocks::BlockType;
+use gruff::floors::engine::{Context, Engine, EngineOptions, Event, Request};
 use gruff::floors::gguf::{Metadata, Writer};
 use gruff::{AutoModelForCausalLM, Dtype, ForwardOptions, LogitRows, LoraScales, Weight};
 
@@ -151,6 +152,56 @@ fn generate_sees_adapters_come_and_go() {
     assert_ne!(generate(), plain, "what the caches hold was made without it");
     tiny.model.unload_adapter("a").unwrap();
     assert_eq!(generate(), plain);
+}
+
+#[test]
+fn prompts_of_one_call_have_scales_of_their_own() {
+    let tiny = Tiny::new(Dtype::Auto);
+    let prompt: Vec<u32> = (0..70).map(|i| i * 3 % 200).collect();
+    let config = |scale: Option<f32>| gruff::GenerationConfig {
+        max_new_tokens: Some(8),
+        adapters: scale.map(|scale| LoraScales::from([("a".to_owned(), scale)])),
+        ..Default::default()
+    };
+    let ids = |config| tiny.model.generate(prompt.clone(), &config).unwrap();
+    let plain = ids(config(None)).sequences;
+    tiny.model.load_adapter("a", tiny.adapter(metadata(), &pairs())).unwrap();
+    tiny.model.set_adapter_scale("a", 8.0).unwrap();
+    let on = ids(config(None)).sequences;
+    assert_ne!(on, plain);
+    // What is parked was computed with other scales, and is of no use.
+    let off = ids(config(Some(0.0)));
+    assert_eq!((&off.sequences, off.usage[0].cached_tokens), (&plain, 0));
+    let same = ids(config(Some(8.0)));
+    assert_eq!((&same.sequences, same.usage[0].cached_tokens), (&on, 0));
+    assert_eq!(ids(config(Some(8.0))).sequences, on);
+    let missing = gruff::GenerationConfig {
+        adapters: Some(LoraScales::from([("b".to_owned(), 1.0)])),
+        ..Default::default()
+    };
+    let error = tiny.model.generate(prompt.clone(), &missing).unwrap_err().to_string();
+    assert!(error.contains("adapters") && error.contains("\"b\""), "{error}");
+
+    // Two requests with different scales share a step.
+    let mut engine = Engine::new(
+        tiny.model.model().clone(),
+        EngineOptions { context: Context::Tokens(128), max_sequences: 2, ..EngineOptions::default() },
+    )
+    .unwrap();
+    let mut answers = std::collections::BTreeMap::new();
+    for scale in [0.0, 8.0] {
+        let adapters = Some(LoraScales::from([("a".to_owned(), scale)]));
+        let request = Request { max_new_tokens: Some(8), adapters, ..Request::new(prompt.clone()) };
+        answers.insert(engine.submit(request).unwrap(), prompt.clone());
+    }
+    while !engine.is_idle() {
+        for event in engine.step().unwrap() {
+            if let Event::Token { request, id, .. } = event {
+                answers.get_mut(&request).unwrap().push(id);
+            }
+        }
+    }
+    assert_eq!(answers.into_values().collect::<Vec<_>>(), [plain[0].clone(), on[0].clone()]);
 }
 
 #[test]
