@@ -14,7 +14,7 @@ use crate::parked::{Parked, ParkingLot, Rewind};
 use crate::plan::{Context, MemoryPlan, check_kv_dtype};
 use crate::scheduler::{Load, Share, plan};
 use crate::sequence::Sequence;
-use crate::{Event, FinishReason, Request, RequestId, Result};
+use crate::{Event, FinishReason, Request, RequestId, Result, SamplingParams};
 
 /// Choices for an engine.
 #[derive(Clone, Debug)]
@@ -433,12 +433,14 @@ impl Engine {
                 let fused =
                     matches!(job.mode, Mode::Separate { .. }) && sequence.is_fused(job.request.outputs);
                 any_fused |= fused;
-                let mut seen = sequence.tokens.clone();
                 for drafts in 0..count {
-                    seen.truncate(known);
-                    seen.extend_from_slice(&sequence.drafts[..drafts]);
-                    let greedy = || crate::SamplingParams::default().spec(&[]);
-                    specs.push(if fused { sequence.sampling.spec(&seen) } else { greedy() });
+                    specs.push(match drafts {
+                        _ if !fused => SamplingParams::default().spec(&[]),
+                        0 => sequence.sampling.spec(&sequence.tokens),
+                        _ => sequence
+                            .sampling
+                            .spec(&[sequence.tokens.as_slice(), &sequence.drafts[..drafts]].concat()),
+                    });
                 }
             }
             ranges.push(first_row..output_rows.len());

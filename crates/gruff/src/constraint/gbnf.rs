@@ -260,8 +260,10 @@ impl Reader<'_> {
             _ => return Ok(part),
         };
         self.at += 1;
-        let repeat = Part::Repeat(Box::new(part), least, most);
-        self.repeated(repeat)
+        if self.rest().starts_with(['*', '+', '?', '{']) {
+            return self.fail("a repetition of a repetition needs parentheses");
+        }
+        Ok(Part::Repeat(Box::new(part), least, most))
     }
 
     fn literal(&mut self) -> Result<Part, String> {
@@ -345,6 +347,8 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -375,11 +379,20 @@ mod tests {
             ("root = \"a\"", "::= is missing"),
             ("root ::= <think>", "tokens in place of text"),
             ("root ::= \"\\q\"", "no escape"),
+            ("root ::= \"a\"**", "repetition of a repetition"),
         ] {
             let error = to_lark(text).unwrap_err();
             assert!(error.contains(message), "{text}: {error}");
         }
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(999), ")".repeat(999));
         assert!(to_lark(&deep).unwrap_err().contains("too deeply"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(root|b|::=|[a-z]|\"|\\\\|\\[|\\]|-|\\(|\\)|[*+?{},0-9]|\\||\n| |#|ü|\\^){0,60}") {
+            let _ = to_lark(&text);
+            let _ = to_lark(&format!("root ::= {text}"));
+        }
     }
 }
