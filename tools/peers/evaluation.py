@@ -1,6 +1,6 @@
 """Records, once, what llama-perplexity and llama-imatrix measure: the fixtures of tools/checks/evaluation.py.
 
-    python tools/peers/evaluation.py --llama FOLDER_OF_PROGRAMS [--models FOLDER] [--golden FOLDER]
+    python tools/peers/evaluation.py --llama FOLDER_OF_PROGRAMS --f32 FILE [--models FOLDER] [--golden FOLDER]
 
 Needs numpy, gguf, a build of llama.cpp and the checkpoints that tools/fetch.py brings. Writes
 tests/peers/evaluation.json and tests/peers/smollm2-135m/saved-logits.kld, a file of `--save-all-logits`. With
@@ -29,8 +29,10 @@ MODELS = {
 }
 WINDOWS = {"ctx": 256, "chunks": 6}
 # llama-perplexity makes its windows longer than -c: with these options they have 512 tokens.
-STRIDED = {"ctx": 512, "stride": 64, "chunks": 3}
-STRIDED_OPTIONS = ["-c", "256", "-b", "256", "--ppl-stride", "64", "--chunks", "3"]
+STRIDED = {"ctx": 512, "stride": 256, "chunks": 15}
+STRIDED_OPTIONS = ["-c", "256", "-b", "256", "--ppl-stride", "256", "--chunks", "15"]
+# The same weights in F32: nothing is rounded.
+EXACT_OPTIONS = ["-fa", "off", "-ctk", "f32", "-ctv", "f32"]
 DIVERGENCE = {"ctx": 256, "chunks": 1}
 SAVED = {"ctx": 8, "chunks": 1}
 IMATRIX = {"ctx": 256, "chunks": 2}
@@ -41,6 +43,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama", type=Path, required=True, help="where llama-perplexity and llama-imatrix are")
     parser.add_argument("--models", type=Path, default=ROOT / "target/fixtures/models")
+    parser.add_argument("--f32", type=Path, required=True, help="SmolLM2 unpacked: `gruff dequantize --dtype f32`, then "
+                        "`gruff convert --outtype f32`")
     parser.add_argument("--golden", type=Path, help="where moe-f32.gguf is")
     arguments = parser.parse_args()
 
@@ -67,9 +71,11 @@ def main():
         print(f"{model:20} perplexity {value} +/- {error}", flush=True)
 
     model = "smollm2-135m"
-    output = llama("llama-perplexity", model, "-f", TEXT, *STRIDED_OPTIONS)
-    assert f"Calculation chunk = {STRIDED['ctx']}" in output
-    records["strided"] = {"windows": STRIDED, "chunks": [float(t) for t in re.findall(r"\[\d+\]([\d.]+),", output)]}
+    records["strided"] = {"windows": STRIDED}
+    for key, file, more in (("chunks", model, []), ("f32", arguments.f32, EXACT_OPTIONS)):
+        output = llama("llama-perplexity", file, "-f", TEXT, *STRIDED_OPTIONS, *more)
+        assert f"Calculation chunk = {STRIDED['ctx']}" in output
+        records["strided"][key] = [float(t) for t in re.findall(r"\[\d+\]([\d.]+),", output)]
 
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch) / "base.kld"
