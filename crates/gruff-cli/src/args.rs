@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gruff::floors::kernels::DType;
 use gruff::{
-    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, Dtype, FromCheckpoint, Hub, LoadOptions,
-    Pretrained,
+    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub,
+    LoadOptions, Pretrained,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
 
 use crate::console::Console;
+use crate::failure::usage;
 use crate::progress::DownloadProgress;
 use crate::size::parse_bytes;
 
@@ -132,7 +134,7 @@ impl DtypeArg {
 #[command(next_help_heading = "Computing")]
 pub(crate) struct DeviceArgs {
     /// Device: auto, cpu or reference
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(DEVICES), hide_possible_values = true)]
     device: String,
     /// Threads that compute [default: the physical cores]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
@@ -191,6 +193,16 @@ impl ComputeArgs {
     /// Everything that these and the source's arguments say.
     pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
         LoadOptions { context: self.ctx, ..self.device.options(source) }
+    }
+
+    /// Refuses more tokens than `--ctx` has room for.
+    pub(crate) fn check_room(&self, tokens: usize) -> anyhow::Result<()> {
+        match self.ctx {
+            Context::Tokens(ctx) if tokens > ctx => usage(format!(
+                "there are {tokens} tokens, but --ctx {ctx} has room for {ctx}; give a larger one or auto"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Loads the model of a checkpoint.

@@ -1,5 +1,6 @@
 //! What goes to standard error: notes, warnings, errors. A closed stream is nobody's problem there.
 
+use std::borrow::Cow;
 use std::fmt::{Arguments, Display};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
@@ -97,6 +98,11 @@ impl Console {
         let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
     }
 
+    /// Text of a model or file as it may be shown here.
+    pub(crate) fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.terminal { harmless(text) } else { Cow::Borrowed(text) }
+    }
+
     /// Text set back, where the stream can show that.
     pub(crate) fn dim(&self, text: impl Display) -> String {
         if self.color { format!("{DIM}{text}{RESET}") } else { text.to_string() }
@@ -125,6 +131,20 @@ fn plain(text: &str) -> String {
     shown
 }
 
+/// Text of a model or file, as a terminal may show it while it comes piece by piece: line ends and tabs are kept,
+/// carriage returns left out, other control characters spelled out.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars().filter(|c| *c != '\r') {
+        if steers(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
 /// Standard output, whose errors say so.
 pub(crate) struct Stdout(StdoutLock<'static>);
 
@@ -136,6 +156,17 @@ pub(crate) fn stdout() -> Stdout {
 impl Stdout {
     pub(crate) fn is_terminal(&self) -> bool {
         self.0.is_terminal()
+    }
+
+    /// Text of a model or file as it may be shown here: a pipe gets it as it is, a terminal without what would steer it.
+    pub(crate) fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.is_terminal() { harmless(text) } else { Cow::Borrowed(text) }
+    }
+
+    /// Writes text of a model or file, as it may be shown.
+    pub(crate) fn write_text(&mut self, text: &str) -> io::Result<()> {
+        let text = self.shown(text);
+        self.write_all(text.as_bytes())
     }
 }
 
@@ -162,6 +193,9 @@ mod tests {
     fn what_a_file_says_does_not_steer_the_terminal() {
         assert_eq!(plain("a\tb\nç漢😀"), "a\tb\nç漢😀");
         assert_eq!(plain("\u{1b}]0;x\u{7}\r\u{9b}m\u{202e}"), "\\u{1b}]0;x\\u{7}\\r\\u{9b}m\\u{202e}");
+        assert_eq!(harmless("a\tb\r\nç漢😀\u{202b}"), "a\tb\nç漢😀\u{202b}");
+        assert_eq!(harmless("\u{1b}[2J\u{7}\u{9b}m\u{7f}"), "\\u{1b}[2J\\u{7}\\u{9b}m\\u{7f}");
+        assert!(matches!(harmless("plain\n"), Cow::Borrowed(_)));
         let long = plain(&"é".repeat(LONGEST + 5));
         assert!(long.ends_with("é… (5 more characters)"), "{long}");
         assert_eq!(plain(&"é".repeat(LONGEST)).chars().count(), LONGEST);

@@ -34,7 +34,7 @@ pub(crate) fn report(error: &anyhow::Error, console: &Console) -> ExitCode {
 }
 
 /// The error and its causes, in one line; a cause that the error repeats is not said twice.
-fn paragraph(error: &anyhow::Error) -> String {
+pub(crate) fn paragraph(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();

@@ -5,6 +5,7 @@ mod commands;
 mod console;
 mod failure;
 mod progress;
+mod signals;
 mod size;
 
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(bench::spell_out(std::env::args_os()));
     let console = Console::new(&cli.output);
     console.trace_to_stderr();
+    signals::watch();
     match run(cli.command, &console) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error, &console),

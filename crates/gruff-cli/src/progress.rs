@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use gruff::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::SIGINT;
 
 use crate::console::Console;
+use crate::signals;
 use crate::size::Bytes;
 
 const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
@@ -134,9 +134,6 @@ pub(crate) struct Counter {
     interrupted: Arc<AtomicBool>,
 }
 
-/// The exit code of a program that Ctrl-C has ended, as shells give it.
-const INTERRUPTED: i32 = 130;
-
 impl Counter {
     pub(crate) fn new(console: &Console, what: &'static str) -> Self {
         let bar = if console.is_terminal() && !console.is_quiet() {
@@ -149,9 +146,7 @@ impl Counter {
         }
         bar.set_message(what);
         let interrupted = Arc::new(AtomicBool::new(false));
-        // Where signals cannot be handled, Ctrl-C just ends the program.
-        let _ = signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED, interrupted.clone());
-        let _ = signal_hook::flag::register(SIGINT, interrupted.clone());
+        signals::on_interrupt(interrupted.clone(), true);
         Self { what, bar, interrupted }
     }
 

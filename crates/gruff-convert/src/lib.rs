@@ -15,7 +15,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use container::{Assignment, Edit, Replaced, edit, merge, split};
+pub use container::{Assignment, Edit, Replaced, edit, finish_edit, merge, split};
 pub use convert::{ConvertOptions, Converted, OutType, convert};
 pub use dequantize::{Dense, DequantizeOptions, Dequantized, Dtype, dequantize};
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gruff_blocks::{BlockType, synthetic};
-use gruff_convert::quantize::{ImportanceMatrix, QuantizeOptions, TensorType, quantize};
+use gruff_convert::quantize::{ImportanceMatrix, Plan, QuantizeOptions, TensorType, quantize};
 use gruff_convert::{Error, Progress};
 use gruff_gguf::{Gguf, Metadata, Strings, Value, Writer};
 use tempfile::TempDir;
@@ -298,6 +298,39 @@ fn refused(model: &Model, options: &QuantizeOptions, parts: &[&str]) {
     assert!(!left.iter().any(|name| name.contains("out.gguf")), "{left:?}");
 }
 
+/// Only proportions count, so that no size of the numbers may lead out of the range of f32.
+#[test]
+fn the_size_of_importance_does_not_matter() {
+    let model = Model::new();
+    let path = model.path("imatrix.gguf");
+    let shape: Vec<f32> = (0..512).map(|column| 1.0 + (column % 7) as f32).collect();
+    let mut packed = Vec::new();
+    for size in [1.0, 2.0_f32.powi(120), 2.0_f32.powi(-120)] {
+        let sums = shape.iter().map(|value| value * size).collect();
+        write_importance(&path, &[("blk.1.attn_q.weight", sums, vec![1.0])]);
+        let mut options = preset("Q4_K_M");
+        options.importance = Some(ImportanceMatrix::open(&path).unwrap());
+        let gguf = model.quantized(&format!("{}.gguf", packed.len()), &options);
+        packed.push(unpacked(&gguf, "blk.1.attn_q.weight"));
+    }
+    let distance = |values: &[f32]| -> f32 {
+        let differences = values.iter().zip(&packed[0]).map(|(value, other)| (value - other).powi(2));
+        let squares: f32 = packed[0].iter().map(|value| value.powi(2)).sum();
+        (differences.sum::<f32>() / squares).sqrt()
+    };
+    for values in &packed[1..] {
+        assert!(distance(values) < 0.02, "{}", distance(values));
+    }
+}
+
+#[test]
+fn a_block_count_without_end_takes_no_memory() {
+    let mut model = Model::new();
+    model.metadata.insert("llama.block_count", u32::MAX);
+    // The number is the mix's business alone; it must not become a list of so many entries.
+    Plan::new(&model.write(), &preset("Q4_K_M")).unwrap();
+}
+
 #[test]
 fn importance_of_another_model_is_refused() {
     let model = Model::new();
@@ -311,6 +344,11 @@ fn importance_of_another_model_is_refused() {
     refused(&model, &options, &["imatrix.gguf", "none of its 1 entries", "another model"]);
     write_importance(&path, &[("blk.1.attn_q.weight", vec![f32::NAN; 512], vec![1.0])]);
     assert!(ImportanceMatrix::open(&path).unwrap_err().to_string().contains("NaN"));
+    for count in [f32::NAN, -1.0] {
+        write_importance(&path, &[("blk.1.attn_q.weight", vec![1.0; 512], vec![count])]);
+        let error = ImportanceMatrix::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("count of {count}")), "{error}");
+    }
     // The model itself is no importance matrix.
     assert!(
         ImportanceMatrix::open(model.path("model.gguf")).unwrap_err().to_string().contains("no importance")

@@ -59,8 +59,10 @@ impl<'a> SavedRow<'a> {
         let (scale, rest) = row.split_first_chunk()?;
         let (least, rest) = rest.split_first_chunk()?;
         let (scale, least) = (f32::from_le_bytes(*scale), f32::from_le_bytes(*least));
+        // The greatest value that the row can express is a logarithm of a probability, but for rounding.
+        let greatest = scale * LEVELS + least;
         Some(Self { scale, least, levels: rest.get(..2 * vocabulary)? })
-            .filter(|_| scale.is_finite() && least.is_finite())
+            .filter(|_| scale >= 0.0 && least.is_finite() && greatest.is_finite() && greatest < 0.1)
     }
 
     /// ln p of each id.

@@ -1,27 +1,17 @@
 //! Files that take their names only when they are whole.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
-/// A file under another name beside its own, until [`WholeFile::put_in_place`]; dropped before, it is removed.
+use gruff_gguf::Unfinished;
+
+/// A file under another name beside its own, until [`WholeFile::put_in_place`]; dropped before, it is removed, as by
+/// [`gruff_gguf::abandon_unfinished`].
 #[derive(Debug)]
 pub struct WholeFile {
     out: BufWriter<File>,
-    part: Part,
-    target: PathBuf,
-}
-
-/// The other name.
-#[derive(Debug)]
-struct Part(PathBuf);
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Gone already when it was put in place; a file that cannot be removed is harmless.
-        let _ = fs::remove_file(&self.0);
-    }
+    place: Unfinished,
 }
 
 impl WholeFile {
@@ -31,14 +21,10 @@ impl WholeFile {
     /// Begins the file that is to be at `target`, with the permissions of any new file.
     ///
     /// # Errors
-    /// When its folder is not there or cannot be written.
+    /// When its folder is not there or cannot be written, or `target` is a folder or a device.
     pub fn create(target: &Path) -> io::Result<Self> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
-        let unique = format!("{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
-        let part = target.with_file_name(format!(".{name}.{unique}.part"));
-        let out = BufWriter::with_capacity(Self::BUFFER, File::create_new(&part)?);
-        Ok(Self { out, part: Part(part), target: target.to_owned() })
+        let (place, file) = Unfinished::file(target)?;
+        Ok(Self { out: BufWriter::with_capacity(Self::BUFFER, file), place })
     }
 
     /// Brings the bytes to the disk and gives the file its name, replacing what has it.
@@ -48,7 +34,7 @@ impl WholeFile {
     pub fn put_in_place(mut self) -> io::Result<()> {
         self.out.flush()?;
         self.out.get_ref().sync_all()?;
-        fs::rename(&self.part.0, &self.target)
+        self.place.put_in_place()
     }
 }
 
@@ -64,6 +50,8 @@ impl Write for WholeFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -82,16 +70,5 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), names()), (b"whole".to_vec(), 1));
         assert!(WholeFile::create(&folder.path().join("no/a.npy")).is_err());
         assert!(WholeFile::create(Path::new("/")).is_err());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn permissions_are_those_of_any_new_file() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
-        fs::write(folder.path().join("plain"), "").unwrap();
-        WholeFile::create(&folder.path().join("whole")).unwrap().put_in_place().unwrap();
-        assert_eq!(mode("whole"), mode("plain"));
     }
 }

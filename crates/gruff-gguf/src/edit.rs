@@ -1,6 +1,6 @@
 //! Other key-value pairs for a file that exists, its tensors left where they are if possible.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::data::Source;
 use crate::encode::{self, Entry};
 use crate::header::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Header};
 use crate::split;
-use crate::writer::TempFile;
-use crate::{Error, Limits, Metadata};
+use crate::unfinished::Unfinished;
+use crate::{Error, Limits, Metadata, journal};
 
 /// A key whose value is spaces: it fills a header up to where the data begin.
 const FILLER_KEY: &str = "gruff.padding";
@@ -28,8 +28,10 @@ pub enum Replaced {
 /// that is at `path`, whose `split.*` keys stay.
 ///
 /// Where the new header fits into the room of the old one, only the header is written; a pair `gruff.padding` fills
-/// up what is left. Otherwise a new file is written beside the old one and renamed over it when it is whole. With
-/// `out`, the new file takes that name, and the old one stays as it is.
+/// up what is left. A copy of the new header, `NAME.journal`, lies beside the file meanwhile: should the machine stop,
+/// the file is the old or the new one, or no program reads it until [`finish_edit`](crate::finish_edit) has written
+/// the rest. Otherwise a new file is written beside the old one and renamed over it when it is whole. With `out`, the
+/// new file takes that name, and the old one stays as it is.
 ///
 /// A file must not be in use by a program that reads its header while that is written in place; data that are mapped
 /// stay valid.
@@ -60,26 +62,26 @@ pub fn replace_metadata(path: &Path, out: Option<&Path>, metadata: &Metadata) ->
         && let Some(bytes) = filled(&metadata, old.section, alignment, new)
     {
         check(&bytes, &old, alignment, path, &file)?;
-        write_over(path, &bytes).map_err(|source| Error::Io { action: "write", file, source })?;
+        journal::write_over(path, &bytes).map_err(|source| Error::Io { action: "write", file, source })?;
         return Ok(Replaced::InPlace);
     }
     let bytes = new(&metadata);
     check(&bytes, &old, alignment, path, &file)?;
     let section = (bytes.len() as u64).next_multiple_of(alignment);
     let target = out.unwrap_or(path);
-    let mut temporary = TempFile::create(target)?;
+    let refused = |source| Error::Io { action: "write", file: target.display().to_string().into(), source };
+    let (unfinished, mut new) = Unfinished::file(target).map_err(refused)?;
     let copied = (|| {
         let mut source = File::open(path)?;
         let end = source.metadata()?.len();
         source.seek(SeekFrom::Start(old.section.min(end)))?;
-        temporary.write_all(&bytes)?;
-        temporary.write_all(&vec![0; (section - bytes.len() as u64) as usize])?;
-        io::copy(&mut source.take(end), &mut temporary.file)?;
-        temporary.file.sync_all()
+        new.write_all(&bytes)?;
+        new.write_all(&vec![0; (section - bytes.len() as u64) as usize])?;
+        io::copy(&mut source.take(end), &mut new)?;
+        new.sync_all()
     })();
-    let refused = |source| Error::Io { action: "write", file: target.display().to_string().into(), source };
     copied.map_err(refused)?;
-    temporary.put_in_place().map_err(refused)?;
+    unfinished.put_in_place().map_err(refused)?;
     Ok(Replaced::Rewritten)
 }
 
@@ -127,10 +129,4 @@ fn check(bytes: &[u8], old: &Header, alignment: u64, path: &Path, file: &Arc<str
     let section = (bytes.len() as u64).next_multiple_of(alignment);
     let file_bytes = section.saturating_add(size.saturating_sub(old.section));
     Header::read(bytes, file_bytes, file, &Limits::default()).map(|_| ())
-}
-
-fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }

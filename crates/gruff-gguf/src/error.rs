@@ -146,6 +146,19 @@ pub enum Error {
         /// The file.
         file: Arc<str>,
     },
+    /// An edit was interrupted, and what would finish it is not there.
+    #[error(
+        "{file}: an edit was interrupted and cannot be finished with {journal}: {fault}; \
+         put that file back, or download or convert the model again"
+    )]
+    Journal {
+        /// The file.
+        file: Arc<str>,
+        /// The file with the rest of the edit.
+        journal: String,
+        /// What is wrong with it.
+        fault: String,
+    },
     /// A version of the format that cannot be written.
     #[error("GGUF version {version} cannot be written; choose 2 or 3")]
     WriteVersion {

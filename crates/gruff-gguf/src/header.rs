@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cursor::Cursor;
+use crate::journal::MARK;
 use crate::metadata::{Entry, Metadata};
 use crate::tensor::{self, TensorInfo};
 use crate::value::{Endian, Number};
@@ -85,6 +86,7 @@ fn read_version(bytes: &[u8], file: &Arc<str>) -> Result<(u32, Endian), Error> {
 /// What a file that is not GGUF probably is, in words.
 fn looks_like(bytes: &[u8]) -> String {
     const KNOWN: &[(usize, &[u8], &str)] = &[
+        (0, MARK, "an edit of it was interrupted, or is going on; `gruff edit FILE` finishes it"),
         (0, b"lmgg", "it is in the older GGML format; convert the original model again"),
         (0, b"fmgg", "it is in the older GGMF format; convert the original model again"),
         (0, b"tjgg", "it is in the older GGJT format; convert the original model again"),

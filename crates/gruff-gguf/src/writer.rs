@@ -1,10 +1,9 @@
 //! Making GGUF files.
 
-use std::fs::{self, File};
-use std::io::{self, Cursor, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Cursor, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use gruff_blocks::BlockType;
 
@@ -14,6 +13,7 @@ use crate::index::{self, Index};
 use crate::metadata::Metadata;
 use crate::split;
 use crate::tensor::{self, TensorInfo};
+use crate::unfinished::Unfinished;
 use crate::{Endian, Error, Limits, swap};
 
 /// Bytes that no file has more of: offsets are signed in the operating system.
@@ -138,11 +138,15 @@ impl Writer {
             1 => vec![path.to_owned()],
             count => split::part_paths(path, count as u64),
         };
-        let mut outputs = Vec::new();
+        let (mut places, mut outputs) = (Vec::new(), Vec::new());
         for path in &paths {
-            outputs.push((path.display().to_string().into(), TempFile::create(path)?));
+            let file: Arc<str> = path.display().to_string().into();
+            let refused = |source| Error::Io { action: "create", file: file.clone(), source };
+            let (place, new) = Unfinished::file(path).map_err(refused)?;
+            places.push(place);
+            outputs.push((file, new));
         }
-        Ok(FileWriter { inner: DataWriter::begin(&self, plan, outputs)?, paths })
+        Ok(FileWriter { inner: DataWriter::begin(&self, plan, outputs)?, places, paths })
     }
 
     /// The whole file as bytes, in one part, with the data that `data` gives for each tensor.
@@ -220,7 +224,8 @@ impl Writer {
 /// Takes the data of the tensors that a [`Writer`] described. Dropped before [`finish`](Self::finish), it
 /// leaves nothing behind.
 pub struct FileWriter {
-    inner: DataWriter<TempFile>,
+    inner: DataWriter<File>,
+    places: Vec<Unfinished>,
     paths: Vec<PathBuf>,
 }
 
@@ -255,11 +260,13 @@ impl FileWriter {
         self.inner.check_complete()?;
         let refused = |action, file: &Arc<str>, source| Error::Io { action, file: file.clone(), source };
         for (label, output) in &self.inner.outputs {
-            output.file.sync_all().map_err(|source| refused("write", label, source))?;
+            output.sync_all().map_err(|source| refused("write", label, source))?;
         }
-        for (label, output) in self.inner.outputs {
-            output.put_in_place().map_err(|source| refused("put in place", &label, source))?;
-        }
+        Unfinished::put_all_in_place(self.places).map_err(|(path, source)| Error::Io {
+            action: "put in place",
+            file: path.display().to_string().into(),
+            source,
+        })?;
         Ok(self.paths)
     }
 }
@@ -347,54 +354,5 @@ impl<W: Write + Seek> DataWriter<W> {
             }
         }
         Ok(())
-    }
-}
-
-/// A file that is removed unless it is put in place.
-pub(crate) struct TempFile {
-    pub(crate) file: File,
-    path: PathBuf,
-    target: PathBuf,
-}
-
-impl TempFile {
-    pub(crate) fn create(target: &Path) -> Result<Self, Error> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let unique = format!("{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = target.with_file_name(format!(".{name}.{unique}.gguf.part"));
-        let file = File::create_new(&path).map_err(|source| Error::Io {
-            action: "create",
-            file: target.display().to_string().into(),
-            source,
-        })?;
-        Ok(TempFile { file, path, target: target.to_owned() })
-    }
-
-    pub(crate) fn put_in_place(self) -> io::Result<()> {
-        fs::rename(&self.path, &self.target)
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        // Gone already when it was put in place; a file that cannot be removed is harmless.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-impl Write for TempFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Seek for TempFile {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gruff_engine::{Context, EngineOptions, MemoryPlan};
-use gruff_gguf::Gguf;
+use gruff_gguf::{Gguf, Unfinished};
 use gruff_hub::{GgufSet, Hub, RepoId};
 use gruff_kernels::{CpuOptions, Device};
 
@@ -130,7 +130,7 @@ pub fn fit_remote(
         return Err(Error::Option(format!("{missing} is not in {repo}, so {} is not whole", variant.name())));
     }
     // Models are put together from mapped files. These have the header and a hole where the tensors would be.
-    let folder = tempfile::tempdir().map_err(Error::Scratch)?;
+    let folder = Unfinished::scratch(tempfile::tempdir().map_err(Error::Scratch)?.keep());
     let base = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     for part in &variant.parts {
         let path = folder.path().join(base(part));

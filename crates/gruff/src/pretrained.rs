@@ -99,6 +99,9 @@ pub struct LoadOptions {
     pub pre_tokenizer: Option<String>,
 }
 
+/// What [`LoadOptions::device`] may be.
+pub const DEVICES: [&str; 3] = ["auto", "cpu", "reference"];
+
 impl LoadOptions {
     /// The device that these options ask for.
     ///
@@ -113,8 +116,9 @@ impl LoadOptions {
             "auto" | "cpu" => Ok(Device::cpu(CpuOptions { threads: self.threads, activations, isa: None })?),
             "reference" => Ok(Device::reference(activations)),
             other => Err(Error::Option(format!(
-                "device {other:?} is not in this build of gruff; choose auto, cpu or reference (`gruff doctor` \
-                 lists what this machine has)"
+                "device {other:?} is not in this build of gruff; choose one of {} (`gruff doctor` lists what this \
+                 machine has)",
+                DEVICES.join(", ")
             ))),
         }
     }

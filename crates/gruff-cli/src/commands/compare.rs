@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use gruff::Checkpoint;
 use gruff::floors::convert::{ConvertOptions, OutType, convert};
+use gruff::floors::gguf::Unfinished;
 use gruff_eval::{
     LogitsComparison, TensorComparison, Windows, compare_logits, compare_tensors, plot_tensors,
 };
@@ -33,7 +34,7 @@ pub(crate) struct Compare {
     #[arg(short, long = "text", value_name = "FILE")]
     f: Option<PathBuf>,
     /// Tokens in a window of the text
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "f")]
     ctx: usize,
     /// The first so many windows of the text only
     #[arg(long, value_name = "N", requires = "f")]
@@ -62,11 +63,13 @@ impl Compare {
         if let Some(path) = self.plot.as_deref().filter(|path| !self.overwrite && path.exists()) {
             return usage(format!("{} exists; --overwrite replaces it", path.display()));
         }
-        if self.tolerance.is_some_and(|tolerance| tolerance.is_nan() || tolerance < 0.0) {
+        if self.tolerance.is_some_and(|tolerance| !(0.0..f64::INFINITY).contains(&tolerance)) {
             return usage("--tolerance is an error: 0 or more");
         }
         let text = self.f.as_deref().map(read_file).transpose()?;
         let scratch = tempfile::tempdir().context("no folder for temporary files can be made")?;
+        // Removed at the end, be it by Ctrl-C.
+        let scratch = Unfinished::scratch(scratch.keep());
         let a = self.open(&self.a, &scratch.path().join("a.gguf"), console)?;
         let b = self.open(&self.b, &scratch.path().join("b.gguf"), console)?;
         let tensors = self.tensors(&a, &b, console)?;

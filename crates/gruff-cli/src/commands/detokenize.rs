@@ -46,7 +46,7 @@ impl Detokenize {
         }
         let text = tokenizer.decode(&ids, self.skip_special);
         let mut out = stdout();
-        out.write_all(text.as_bytes())?;
+        out.write_text(&text)?;
         if out.is_terminal() && !text.ends_with('\n') {
             writeln!(out)?;
         }

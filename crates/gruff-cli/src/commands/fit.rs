@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::args::SourceArgs;
 use crate::console::Console;
+use crate::failure::paragraph;
 use crate::size::{Bytes, parse_bytes};
 
 /// Show which quantization of a model suits this machine
@@ -64,25 +65,19 @@ impl Fit {
                 let revision = self.source.revision().or(revision).unwrap_or_else(|| "main".to_owned());
                 let RepoListing { commit, files } = hub.list_files(&repo, &revision)?;
                 let variants = self.wanted(&files, &self.model)?;
-                variants
-                    .iter()
-                    .map(|variant| {
-                        console.detail(format_args!("header: {}", variant.name()));
-                        gruff::fit_remote(&hub, &repo, &commit, variant, machine)
-                            .with_context(|| variant.name().to_owned())
-                    })
-                    .collect()
+                each(&variants, console, |variant| {
+                    console.detail(format_args!("header: {}", variant.name()));
+                    gruff::fit_remote(&hub, &repo, &commit, variant, machine)
+                        .with_context(|| variant.name().to_owned())
+                })
             }
             Some(ModelId::Local { path, .. }) if path.is_dir() => {
                 let variants = self.wanted(&files_of(&path)?, &self.model)?;
-                variants
-                    .iter()
-                    .map(|variant| {
-                        let file = path.join(variant.name()).display().to_string();
-                        let checkpoint = self.source.open(&file, console)?;
-                        gruff::fit(&checkpoint, machine).with_context(|| file)
-                    })
-                    .collect()
+                each(&variants, console, |variant| {
+                    let file = path.join(variant.name()).display().to_string();
+                    let checkpoint = self.source.open(&file, console)?;
+                    gruff::fit(&checkpoint, machine).with_context(|| file)
+                })
             }
             _ => {
                 let checkpoint = self.source.open(&self.model, console)?;
@@ -111,6 +106,30 @@ impl Fit {
         }
         Ok(sets)
     }
+}
+
+/// Looks at each variant. What is wrong with one is said and does not hide the others; with all, it is the error.
+fn each(
+    variants: &[GgufSet],
+    console: &Console,
+    look: impl Fn(&GgufSet) -> anyhow::Result<Found>,
+) -> anyhow::Result<Vec<Found>> {
+    let (mut fits, mut faults) = (Vec::new(), Vec::new());
+    for variant in variants {
+        match look(variant) {
+            Ok(fit) => fits.push(fit),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    if fits.is_empty()
+        && let Some(fault) = faults.pop()
+    {
+        return Err(fault);
+    }
+    for fault in faults {
+        console.warn(format_args!("left out: {}", paragraph(&fault)));
+    }
+    Ok(fits)
 }
 
 fn files_of(folder: &Path) -> anyhow::Result<Vec<RepoFile>> {

@@ -55,6 +55,7 @@ impl Logits {
         if ids.is_empty() {
             return usage("--ids holds no token ids; give at least one");
         }
+        self.compute.check_room(ids.len())?;
         let checkpoint = self.source.open(&self.model, console)?;
         let model = self.compute.load(&self.source, &checkpoint, console)?;
         let mut sequence = Forward::new(&model, ids.len())?;

@@ -53,7 +53,7 @@ pub(crate) struct Perplexity {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["f", "stride", "chunks", "save_logits", "kl_divergence"])]
     multiple_choice: Option<PathBuf>,
     /// The first so many tasks only
-    #[arg(long, value_name = "N", requires = "multiple_choice")]
+    #[arg(long, value_name = "N", requires = "multiple_choice", conflicts_with = "f")]
     tasks: Option<usize>,
     /// Draw the perplexity window by window
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["kl_divergence", "multiple_choice"])]
@@ -75,6 +75,9 @@ impl Perplexity {
         let targets = [&self.save_logits, &self.plot];
         if let Some(path) = targets.into_iter().flatten().find(|path| !self.overwrite && path.exists()) {
             return usage(format!("{} exists; --overwrite replaces it", path.display()));
+        }
+        if self.save_logits.is_some() && self.save_logits == self.plot {
+            return usage("--save-logits and --plot name the same file; give each its own");
         }
         if let Some(path) = &self.kl_divergence {
             // A file of another kind is found out before the model is loaded.

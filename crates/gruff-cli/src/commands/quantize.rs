@@ -53,7 +53,7 @@ pub(crate) struct Quantize {
     #[arg(long)]
     pure: bool,
     /// Keep output.weight as it is
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output_tensor_type")]
     leave_output_tensor: bool,
     /// Also pack tensors again that are packed already, which loses more
     #[arg(long)]
@@ -152,6 +152,11 @@ impl Quantize {
 /// Tells what is not as the preset's name promises.
 fn warn(plan: &Plan, options: &QuantizeOptions, dry_run: bool, console: &Console) {
     let count = |of: &dyn Fn(&TensorPlan) -> bool| plan.tensors().iter().filter(|tensor| of(tensor)).count();
+    for tensor_type in &options.tensor_types {
+        if count(&|tensor| tensor_type.of(&tensor.name).is_some()) == 0 {
+            console.warn(format_args!("--tensor-type {tensor_type} matches no tensor"));
+        }
+    }
     let fallen = count(&|tensor| tensor.instead_of.is_some());
     if fallen > 0 {
         console.warn(format_args!(

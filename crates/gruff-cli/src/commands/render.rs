@@ -91,7 +91,7 @@ impl Render {
             (None, None) => return usage("give a model or --template FILE"),
         };
         let mut out = stdout();
-        out.write_all(text.as_bytes())?;
+        out.write_text(&text)?;
         if out.is_terminal() && !text.ends_with('\n') {
             writeln!(out)?;
         }

@@ -15,6 +15,7 @@ use super::run::Reasoning;
 use crate::args::{ComputeArgs, SourceArgs, read_file};
 use crate::console::Console;
 use crate::failure::usage;
+use crate::signals;
 
 /// Serve a model to OpenAI's clients
 ///
@@ -103,6 +104,7 @@ impl Serve {
         })?;
         let address = listener.local_addr()?;
         console.note(format_args!("{id} is served at http://{address}/v1. Ctrl-C ends it."));
+        signals::hand_over();
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let console = *console;

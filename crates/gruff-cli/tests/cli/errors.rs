@@ -5,7 +5,7 @@ use crate::gruff::Gruff;
 #[test]
 fn command_lines_that_cannot_be_meant() {
     let gruff = Gruff::new();
-    let table: [(&[&str], &str); 32] = [
+    let table: [(&[&str], &str); 40] = [
         (&["dance"], "dance"),
         (&["run"], "prompt is empty"),
         (&["run", "tiny.gguf", "Hi", "--frobnicate"], "--frobnicate"),
@@ -28,6 +28,14 @@ fn command_lines_that_cannot_be_meant() {
         (&["render", "tiny.gguf", "m.json", "--kwargs", "{"], "--kwargs"),
         (&["logits", "tiny.gguf", "--ids", "1,x", "--out", "a.npy"], "1,x"),
         (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.txt"], "a.txt"),
+        (&["logits", "tiny.gguf", "--ids", "1,2,3", "--ctx", "2", "--out", "a.npy"], "3 tokens, but --ctx 2"),
+        (&["run", "tiny.gguf", "Hi", "--device", "tpu"], "auto, cpu, reference"),
+        (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.npy", "--device", "tpu"], "tpu"),
+        (&["bench", "-m", "tiny.gguf", "--device", "tpu"], "tpu"),
+        (&["compare", "tiny.gguf", "tiny.gguf", "--tolerance", "inf"], "--tolerance"),
+        (&["compare", "tiny.gguf", "tiny.gguf", "--ctx", "8"], "--text"),
+        (&["perplexity", "tiny.gguf", "-f", "a.txt", "--tasks", "3"], "--tasks"),
+        (&["perplexity", "tiny.gguf", "-f", "a.txt", "--plot", "a", "--save-logits", "a"], "the same file"),
         (&["bench"], "model"),
         (&["bench", "-m", "tiny.gguf", "-p", "0", "-n", "0"], "nothing to measure"),
         (&["bench", "-m", "tiny.gguf", "-o", "xml"], "xml"),
@@ -95,7 +103,6 @@ fn more_than_there_is_room_for() {
         .run(&["run", "tiny.gguf", "Hi", "--memory", "1M"])
         .fails(1, &["not enough memory", "weights", "KV"]);
     gruff.run(&["run", "tiny.gguf", &"x".repeat(600), "--raw"]).fails(1, &["prompt", "600", "512"]);
-    gruff.run(&["run", "tiny.gguf", "Hi", "--device", "tpu"]).fails(1, &["tpu"]);
     let ids = (0..600).map(|_| "1").collect::<Vec<_>>().join(",");
     gruff.run(&["logits", "tiny.gguf", "--ids", &ids, "--out", "a.npy"]).fails(1, &["600", "512"]);
     assert!(!gruff.path("a.npy").exists());

@@ -33,6 +33,52 @@ fn models_may_be_named_by_their_folder() {
 }
 
 #[test]
+fn fit_leaves_out_what_it_cannot_read() {
+    let gruff = Gruff::new();
+    gruff.damaged("cut.gguf", |bytes| bytes.truncate(300));
+    std::fs::copy(gruff.path("tiny.gguf"), gruff.path("part-00001-of-00002.gguf")).unwrap();
+    let outcome = gruff.run(&["fit", ".", "--json", "--memory", "1G"]);
+    for part in ["left out: ./cut.gguf", "left out: part-0000"] {
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+    }
+    let json: serde_json::Value = serde_json::from_str(&outcome.ok()).unwrap();
+    assert_eq!(json["variants"].as_array().unwrap().len(), 1);
+    assert_eq!(json["variants"][0]["file"], "tiny.gguf");
+    gruff.run(&["fit", "cut.gguf"]).fails(1, &["cut.gguf"]);
+}
+
+#[test]
+fn an_edit_that_was_interrupted_is_told_and_finished() {
+    let gruff = Gruff::new();
+    let edit = ["edit", "tiny.gguf", "--set", "general.name=other"];
+    gruff.damaged("marked.gguf", |bytes| bytes[..4].copy_from_slice(b"EDIT"));
+    gruff.run(&["inspect", "marked.gguf"]).fails(1, &["marked.gguf", "interrupted", "`gruff edit FILE`"]);
+    gruff.run(&["edit", "marked.gguf"]).fails(1, &["marked.gguf", "marked.gguf.journal"]);
+    gruff.run(&["edit", "tiny.gguf"]).fails(2, &["nothing to change"]);
+    gruff.ok(&edit);
+    assert!(!gruff.path("tiny.gguf.journal").exists());
+    gruff.ok(&["inspect", "tiny.gguf"]);
+    gruff.ok(&["split", "tiny.gguf", "parts/tiny.gguf", "--max-tensors", "20"]);
+    gruff.run(&["split", "tiny.gguf", "a/b/tiny.gguf"]).fails(1, &["a/b cannot be created"]);
+    let folders_are = gruff.run(&["split", "tiny.gguf", "."]);
+    folders_are.fails(1, &[". names no file", "model.gguf"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_edit_follows_links() {
+    let gruff = Gruff::new();
+    std::os::unix::fs::symlink("tiny.gguf", gruff.path("link.gguf")).unwrap();
+    // Both ways: where there is room, and where the file is written anew.
+    for name in ["x".to_owned(), "long ".repeat(2000)] {
+        gruff.ok(&["edit", "link.gguf", "--set", &format!("general.name={name}")]);
+        assert!(gruff.path("link.gguf").is_symlink());
+        let json = gruff.json(&["inspect", "tiny.gguf", "--json", "--metadata"]);
+        assert_eq!(json["metadata"]["general.name"], name);
+    }
+}
+
+#[test]
 fn list_shows_the_cache() {
     let gruff = Gruff::new();
     assert_eq!(gruff.json(&["list", "--json"]), serde_json::json!([]));

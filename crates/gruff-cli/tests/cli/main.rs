@@ -11,6 +11,8 @@ mod files;
 mod gruff;
 mod quantize;
 mod run;
+#[cfg(unix)]
+mod signals;
 mod text;
 #[path = "../../../gruff/examples/tiny_random/model.rs"]
 mod tiny;

@@ -16,6 +16,16 @@ fn a_quantized_model_runs() {
 }
 
 #[test]
+fn a_pattern_that_matches_nothing_is_told() {
+    let gruff = Gruff::new();
+    let arguments = ["quantize", "tiny.gguf", "Q4_0", "--dry-run", "--tensor-type", "ffn_dwon=q8_0"];
+    let outcome = gruff.run(&arguments);
+    assert!(outcome.stderr.contains("--tensor-type ffn_dwon=Q8_0 matches no tensor"), "{}", outcome.stderr);
+    let outcome = gruff.run(&[&arguments[..5], &["ffn_down=q8_0"]].concat());
+    assert!(!outcome.stderr.contains("matches no tensor"), "{}", outcome.stderr);
+}
+
+#[test]
 fn a_dry_run_tells_what_a_run_does() {
     let gruff = Gruff::new();
     gruff.ok(&["quantize", "tiny.gguf", "f32.gguf", "F32", "--allow-requantize"]);
@@ -38,13 +48,26 @@ fn a_dry_run_tells_what_a_run_does() {
 #[test]
 fn what_cannot_be_meant_or_done_is_said() {
     let gruff = Gruff::new();
-    let usage: [(&[&str], &str); 6] = [
+    let usage: [(&[&str], &str); 8] = [
         (&["quantize", "tiny.gguf"], "PRESET"),
         (&["quantize", "tiny.gguf", "Q4_K_M"], "OUT and PRESET"),
         (&["quantize", "tiny.gguf", "out.gguf", "Q4_K_X"], "Q4_K_M"),
         (&["quantize", "tiny.gguf", "out.gguf", "Q4_K_M", "--tensor-type", "x"], "PATTERN=TYPE"),
         (&["quantize", "tiny.gguf", "out.gguf", "Q4_K_M", "--output-tensor-type", "i8"], "I8"),
         (&["quantize", "tiny.gguf", "out.gguf", "Q4_K_M", "--override-kv", "x"], "KEY=TYPE:VALUE"),
+        (&["quantize", "tiny.gguf", "o.gguf", "Q4_0", "--override-kv", "split.count=int:2"], "gruff split"),
+        (
+            &[
+                "quantize",
+                "tiny.gguf",
+                "o.gguf",
+                "Q4_0",
+                "--leave-output-tensor",
+                "--output-tensor-type",
+                "q8_0",
+            ],
+            "--leave-output-tensor",
+        ),
     ];
     for (arguments, part) in usage {
         gruff.run(arguments).fails(2, &[part]);

@@ -137,7 +137,15 @@ impl Config {
             value.as_array().and_then(|types| types.iter().map(Value::as_str).collect());
         let layers = self.document.require_u32("num_hidden_layers")? as usize;
         match types {
-            Some(types) if types.len() == layers => Ok(Some(types)),
+            Some(types) if types.len() == layers => {
+                match types.iter().find(|kind| !LAYER_TYPES.contains(kind)) {
+                    None => Ok(Some(types)),
+                    Some(kind) => {
+                        let fault = format!("has {kind:?}; {} can be converted", LAYER_TYPES.join(", "));
+                        Err(self.document.refuse("layer_types", fault))
+                    }
+                }
+            }
             Some(types) => {
                 let fault = format!("names {} layers, where there are {layers}", types.len());
                 Err(self.document.refuse("layer_types", fault))
@@ -151,6 +159,9 @@ impl Config {
         Rope::new(&self.document)
     }
 }
+
+/// What a layer mixes tokens with, in transformers' words.
+const LAYER_TYPES: [&str; 3] = ["full_attention", "sliding_attention", "linear_attention"];
 
 fn first_class(document: &Document) -> Option<String> {
     Some(document.get("architectures")?.as_array()?.first()?.as_str()?.to_owned())

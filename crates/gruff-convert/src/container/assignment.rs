@@ -65,6 +65,9 @@ impl Assignment {
     fn array(&self, elements: Option<ValueType>) -> Result<Array, String> {
         let parsed: Vec<serde_json::Value> =
             serde_json::from_str(&self.text).map_err(|error| format!("should be a JSON array: {error}"))?;
+        if parsed.iter().any(|element| element.is_array() || element.is_object() || element.is_null()) {
+            return Err("takes an array of numbers, of text or of true and false".to_owned());
+        }
         let texts: Vec<String> = parsed
             .iter()
             .map(|element| element.as_str().map_or_else(|| element.to_string(), str::to_owned))
@@ -194,6 +197,9 @@ mod tests {
             ("a=5", Value::from(vec![1_u32])),
             ("a=[x]", Value::from(vec![1_u32])),
             ("a=[1.5]", Value::from(vec![1_u32])),
+            ("a=[[1]]", Value::from(vec![1_u32])),
+            ("a:array=[1, null]", Value::U8(0)),
+            ("a:array=[{}]", Value::U8(0)),
         ] {
             assert!(value(text, Some(old)).is_err(), "{text}");
         }

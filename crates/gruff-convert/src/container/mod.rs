@@ -14,8 +14,8 @@ pub use gruff_gguf::Replaced;
 /// The key of the chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Cuts the model in `gguf` into files `NAME-00001-of-0000N.gguf` beside each other, named after `out`. Gives their
-/// paths; one that is `out` itself, if the model fits into one file.
+/// Cuts the model in `gguf` into files `NAME-00001-of-0000N.gguf` beside each other, named after `out`, whose folder is
+/// made if only that is missing. Gives their paths; one that is `out` itself, if the model fits into one file.
 ///
 /// # Errors
 /// [`Error::Exists`] when one of them is there already and `overwrite` does not say to replace it;
@@ -27,7 +27,31 @@ pub fn split(
     overwrite: bool,
     progress: &dyn Progress,
 ) -> Result<Vec<PathBuf>> {
-    copy::copy(gguf, out, Some(split), overwrite, progress)
+    if out.file_name().is_none() || out.is_dir() {
+        return Err(Error::Argument(format!(
+            "{} names no file; give a name for the files, such as {}",
+            out.display(),
+            out.join("model.gguf").display()
+        )));
+    }
+    let made = make_folder(out)?;
+    let paths = copy::copy(gguf, out, Some(split), overwrite, progress);
+    if let (Err(_), Some(folder)) = (&paths, made) {
+        // Empty again; if not, it is somebody else's by now.
+        let _ = std::fs::remove_dir(folder);
+    }
+    paths
+}
+
+/// Makes the folder that a file is to be in, if it is not there; gives it then.
+fn make_folder(out: &Path) -> Result<Option<&Path>> {
+    match out.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        Some(folder) => {
+            std::fs::create_dir(folder).map_err(Error::io("created", folder))?;
+            Ok(Some(folder))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Puts the parts of the model in `gguf`, which [`Gguf::open`] finds from any of them, together in one file.
@@ -64,11 +88,24 @@ pub struct Edit {
 /// [`Error::Gguf`] when the file is not sound or cannot be written.
 pub fn edit(path: &Path, out: Option<&Path>, edit: &Edit) -> Result<Replaced> {
     let gguf = Gguf::open(path)?;
-    let path = gguf.paths().first().map_or(path, PathBuf::as_path).to_owned();
+    let path = real(gguf.paths().first().map_or(path, PathBuf::as_path));
     let mut metadata = gguf.metadata().clone();
     drop(gguf);
     apply(edit, &path, &mut metadata)?;
     Ok(gruff_gguf::replace_metadata(&path, out, &metadata)?)
+}
+
+/// Finishes an edit of the file at `path` that was interrupted while it wrote; tells whether there was one.
+///
+/// # Errors
+/// [`Error::Gguf`] when the file cannot be made whole, read or written.
+pub fn finish_edit(path: &Path) -> Result<bool> {
+    Ok(gruff_gguf::finish_edit(&real(path))?)
+}
+
+/// The file itself, where `path` is a link to it: the link is to lead to the changed file, not to be replaced by it.
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn apply(edit: &Edit, path: &Path, metadata: &mut Metadata) -> Result<()> {

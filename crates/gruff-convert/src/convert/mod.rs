@@ -74,10 +74,20 @@ pub fn convert(
     if out.exists() && !options.overwrite {
         return Err(Error::Exists { path: out.to_owned() });
     }
+    if is_input(folder, out) {
+        return Err(Error::Argument(format!(
+            "{} is a file of the model itself; choose another name",
+            out.display()
+        )));
+    }
     let mut config = Config::read(folder)?;
     let shards = Shards::open(folder)?;
     settle_mtp(&mut config, &shards, options);
     let sizes = Sizes::new(&config)?;
+    if sizes.layers > shards.names().count() as u64 {
+        let fault = format!("is {}, more than the folder has tensors", sizes.layers);
+        return Err(config.document.refuse("num_hidden_layers", fault));
+    }
     let architecture = config.architecture();
     let names = gruff_models::names(architecture)
         .ok_or_else(|| Error::Argument(format!("no table of names for {architecture}")))?;
@@ -107,6 +117,12 @@ pub fn convert(
     let bytes = std::fs::metadata(out).map_err(Error::io("read", out))?.len();
     progress.finish();
     Ok(Converted { path: out.to_owned(), architecture, tensors, bytes })
+}
+
+/// Whether a file is one of those that are read: in the folder, and no GGUF file.
+fn is_input(folder: &Path, out: &Path) -> bool {
+    let (Ok(folder), Ok(out)) = (folder.canonicalize(), out.canonicalize()) else { return false };
+    out.starts_with(folder) && out.extension().is_none_or(|extension| extension != "gguf")
 }
 
 impl ReadValues for Shards {

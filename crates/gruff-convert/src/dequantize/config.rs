@@ -1,6 +1,6 @@
 //! Metadata as transformers' configuration: the way back from [`crate::convert`].
 
-use gruff_gguf::{Gguf, Metadata};
+use gruff_gguf::{Gguf, Metadata, TensorInfo, ValueType};
 use serde_json::{Map, Value, json};
 
 use super::values::path_of;
@@ -27,6 +27,7 @@ pub(super) fn from_metadata(gguf: &Gguf) -> Result<Document> {
     let blocks = metadata.require_usize(&name("block_count"))?;
     let layers = blocks.saturating_sub(metadata.usize_or(&name("nextn_predict_layers"), 0)?);
     let source = Source { gguf, metadata, architecture, layers, blocks };
+    source.check_blocks()?;
     let class = source.class()?;
     let mut config = Map::new();
     config.insert("architectures".into(), json!([class.name]));
@@ -59,7 +60,25 @@ impl Source<'_> {
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>> {
-        Ok(self.metadata.f64(&self.name(key))?)
+        match self.metadata.f64(&self.name(key))? {
+            Some(number) if !number.is_finite() => {
+                Err(self.refuse(key, format!("is {number}, but should be a finite number")))
+            }
+            number => Ok(number),
+        }
+    }
+
+    /// The file's tensors are of as many blocks as the file says: more would be made up, fewer would be lost.
+    fn check_blocks(&self) -> Result<()> {
+        let number =
+            |tensor: &TensorInfo| tensor.name().strip_prefix("blk.")?.split('.').next()?.parse().ok();
+        let found = self.gguf.tensors().filter_map(number).max().map_or(0, |last: u32| u64::from(last) + 1);
+        // Files without the blocks for multi-token prediction may count them all the same.
+        if (self.layers as u64..=self.blocks as u64).contains(&found) {
+            return Ok(());
+        }
+        Err(self
+            .refuse("block_count", format!("is {}, but the file's tensors make {found} blocks", self.blocks)))
     }
 
     fn refuse(&self, key: &str, fault: impl Into<String>) -> Error {
@@ -89,7 +108,8 @@ impl Source<'_> {
 
     /// A size that is one number, or an array with the same number for each layer that has it.
     fn size(&self, key: &str) -> Result<Option<u32>> {
-        let Some(sizes) = self.metadata.u32_per_layer(&self.name(key), self.blocks)? else { return Ok(None) };
+        let blocks = if self.metadata.is(&self.name(key), ValueType::Array) { self.blocks } else { 1 };
+        let Some(sizes) = self.metadata.u32_per_layer(&self.name(key), blocks)? else { return Ok(None) };
         let mut sizes = sizes.into_iter().filter(|size| *size > 0);
         let Some(first) = sizes.next() else { return Ok(Some(0)) };
         if sizes.any(|size| size != first) {

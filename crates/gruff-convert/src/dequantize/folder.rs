@@ -1,14 +1,13 @@
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use gruff_gguf::Unfinished;
 
 use crate::{Error, Result};
 
 /// A folder that is made beside its place, and removed unless it is put there.
-pub(super) struct NewFolder {
-    path: PathBuf,
-    target: PathBuf,
-}
+pub(super) struct NewFolder(Unfinished);
 
 impl NewFolder {
     /// Begins a folder that is to be `target`, which must not exist, or be empty.
@@ -23,31 +22,22 @@ impl NewFolder {
             Err(_) if target.exists() => return Err(Error::Exists { path: target.to_owned() }),
             Err(error) => return Err(Error::io("created", target)(error)),
         }
-        let Some(name) = target.file_name() else {
+        if target.file_name().is_none() {
             return Err(Error::Argument(format!("{} is no name for a new folder", target.display())));
-        };
-        let own = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
-        let path = target.with_file_name(own);
-        fs::create_dir(&path).map_err(Error::io("created", target))?;
-        Ok(NewFolder { path, target: target.to_owned() })
+        }
+        Unfinished::folder(target).map(NewFolder).map_err(Error::io("created", target))
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 
     pub(super) fn put_in_place(self) -> Result<()> {
-        if self.target.is_dir() {
+        let target = self.0.target().to_owned();
+        if target.is_dir() {
             // Empty, or this refuses.
-            fs::remove_dir(&self.target).map_err(Error::io("replaced", &self.target))?;
+            fs::remove_dir(&target).map_err(Error::io("replaced", &target))?;
         }
-        fs::rename(&self.path, &self.target).map_err(Error::io("put in place", &self.target))
-    }
-}
-
-impl Drop for NewFolder {
-    fn drop(&mut self) {
-        // Gone already when it was put in place.
-        let _ = fs::remove_dir_all(&self.path);
+        self.0.put_in_place().map_err(Error::io("put in place", &target))
     }
 }

@@ -23,6 +23,17 @@ pub struct ImportanceMatrix {
     entries: BTreeMap<String, Vec<f32>>,
 }
 
+/// Importance beyond this, or all of it below the inverse, would leave the range of f32 in sums of weighted squares.
+const LARGEST: f32 = 1e12;
+
+/// Only proportions count: values of an odd size are brought near 1.
+fn keep_in_range(values: &mut [f32]) {
+    let largest = values.iter().copied().fold(0.0, f32::max);
+    if largest > LARGEST || (largest > 0.0 && largest < 1.0 / LARGEST) {
+        values.iter_mut().for_each(|value| *value /= largest);
+    }
+}
+
 impl ImportanceMatrix {
     /// Reads either form, told apart by the first bytes.
     ///
@@ -47,6 +58,8 @@ impl ImportanceMatrix {
                 ));
             }
         }
+        let mut matrix = matrix;
+        matrix.entries.values_mut().for_each(|values| keep_in_range(values));
         if matrix.entries.is_empty() {
             return Err(Error::file(path, "has no importance in it"));
         }
@@ -72,6 +85,9 @@ impl ImportanceMatrix {
                 return Err(refuse("does not divide by the number of its counts"));
             }
             let columns = values.len() / counts.len();
+            if let Some(count) = counts.iter().find(|count| !count.is_finite() || **count < 0.0) {
+                return Err(refuse(&format!("has a count of {count}; make the matrix anew")));
+            }
             for (row, count) in values.chunks_exact_mut(columns).zip(counts) {
                 if count > 0.0 {
                     row.iter_mut().for_each(|value| *value /= count);

@@ -40,6 +40,9 @@ pub fn parse_override(text: &str) -> Result<(String, Value)> {
     let Some((key, (kind, value))) = parts.filter(|(key, _)| !key.is_empty()) else {
         return Err(refuse("write KEY=TYPE:VALUE, such as tokenizer.ggml.add_bos_token=bool:false"));
     };
+    if key.starts_with("split.") {
+        return Err(refuse("split.* tell how a model is split; use `gruff split`"));
+    }
     let number = || refuse(&format!("{value:?} is no {kind}"));
     let value: Value = match kind {
         // Counts and ids are unsigned in every key that a file needs; others keep their sign.
@@ -66,7 +69,7 @@ mod tests {
         assert_eq!(parse_override("a.b=float:0.5").unwrap().1, Value::F32(0.5));
         assert_eq!(parse_override("a.b=bool:true").unwrap().1, Value::Bool(true));
         assert_eq!(parse_override("a.b=str:x=y:z").unwrap().1, Value::from("x=y:z"));
-        for text in ["", "a", "a=7", "=int:7", "a=int:x", "a=u8:1", "a=bool:yes"] {
+        for text in ["", "a", "a=7", "=int:7", "a=int:x", "a=u8:1", "a=bool:yes", "split.count=int:5"] {
             assert!(parse_override(text).is_err(), "{text}");
         }
     }

@@ -1,5 +1,6 @@
 //! Types asked for by the names of tensors.
 
+use std::fmt;
 use std::str::FromStr;
 
 use gruff_blocks::BlockType;
@@ -10,6 +11,7 @@ use crate::Error;
 /// `PATTERN=TYPE`: the type of every tensor whose name has the pattern, a regular expression, in it.
 #[derive(Clone, Debug)]
 pub struct TensorType {
+    text: String,
     pattern: Regex,
     block_type: BlockType,
 }
@@ -18,6 +20,13 @@ impl TensorType {
     /// The type, if `name` matches.
     pub fn of(&self, name: &str) -> Option<BlockType> {
         self.pattern.is_match(name).then_some(self.block_type)
+    }
+}
+
+/// As it is read.
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.text, self.block_type)
     }
 }
 
@@ -36,9 +45,10 @@ impl FromStr for TensorType {
             return Err(refuse(format!("{block_type} is no type for weights")));
         }
         // Names are lower case; so are patterns, however they were written.
-        let pattern = Regex::new(&pattern.to_lowercase())
+        let text = pattern.to_lowercase();
+        let pattern = Regex::new(&text)
             .map_err(|error| refuse(format!("the pattern is no regular expression: {error}")))?;
-        Ok(TensorType { pattern, block_type })
+        Ok(TensorType { text, pattern, block_type })
     }
 }
 
@@ -50,6 +60,7 @@ mod tests {
     fn patterns_match_anywhere_in_the_name() {
         let down: TensorType = "ffn_down=Q6_K".parse().unwrap();
         assert_eq!(down.of("blk.3.ffn_down.weight"), Some(BlockType::Q6_K));
+        assert_eq!(down.to_string(), "ffn_down=Q6_K");
         assert_eq!(down.of("blk.3.ffn_up.weight"), None);
         let first: TensorType = r"^blk\.[0-3]\.=f16".parse().unwrap();
         assert_eq!(first.of("blk.2.attn_q.weight"), Some(BlockType::F16));

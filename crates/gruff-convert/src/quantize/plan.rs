@@ -2,7 +2,7 @@
 
 use gruff_blocks::mix::{self, Described, Mix, MixOptions, Preset, Role, Traits};
 use gruff_blocks::{BlockType, Error as BlockError};
-use gruff_gguf::{Gguf, Metadata};
+use gruff_gguf::{Gguf, Metadata, ValueType};
 
 use super::{QuantizeOptions, file_of};
 use crate::{Error, Result};
@@ -153,9 +153,10 @@ fn traits(metadata: &Metadata) -> Result<Traits> {
     let architecture = metadata.require_str("general.architecture")?.to_owned();
     let key = |name: &str| format!("{architecture}.{name}");
     let layers = metadata.u32_or(&key("block_count"), 0)?;
-    // One number for all layers or one for each: the first counts.
+    // One number for all layers or one for each: the first counts. As many as the file says are not to be made of one.
     let first = |name: &str| -> Result<Option<u32>> {
-        let per_layer = metadata.u32_per_layer(&key(name), layers as usize)?;
+        let is_list = metadata.is(&key(name), ValueType::Array);
+        let per_layer = metadata.u32_per_layer(&key(name), if is_list { layers as usize } else { 1 })?;
         Ok(per_layer.and_then(|numbers| numbers.first().copied()))
     };
     let heads = first("attention.head_count")?.unwrap_or(0);

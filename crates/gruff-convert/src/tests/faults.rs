@@ -101,6 +101,10 @@ fn configurations_that_cannot_be() {
         &with_config(|config| config["num_hidden_layers"] = 4_000_000_000_u64.into()),
         &["num_hidden_layers"],
     );
+    refused(
+        &with_config(|config| config["num_hidden_layers"] = 16_000_000.into()),
+        &["num_hidden_layers", "more than the folder has tensors"],
+    );
     refused(&with_config(|config| config["vocab_size"] = 100.into()), &["[259, 32]", "[100, 32]"]);
     refused(
         &with_config(|config| config["quantization_config"] = serde_json::json!({"quant_method": "gptq"})),
@@ -132,6 +136,9 @@ fn tokenizers_that_cannot_be() {
     refused(&folder, &["merge"]);
     with("/model/vocab/he", 1000.into());
     refused(&folder, &["1000", "259"]);
+    let first = json.pointer("/model/vocab").unwrap().as_object().unwrap().iter().next().unwrap();
+    with("/model/vocab/he", first.1.clone());
+    refused(&folder, &["\"he\"", first.0, "under one id"]);
     with("/added_tokens/0/id", 5000.into());
     refused(&folder, &["5000"]);
     fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
@@ -149,6 +156,9 @@ fn targets_that_exist() {
     assert_eq!(fs::read(&out).unwrap(), b"mine");
     options.overwrite = true;
     convert(folder.path(), &out, &options, &()).unwrap();
+    let weights = folder.path().join("model.safetensors");
+    let error = convert(folder.path(), &weights, &options, &()).unwrap_err().to_string();
+    assert!(error.contains("a file of the model itself"), "{error}");
     let gguf = gruff_gguf::Gguf::open(&out).unwrap();
     let full = folder.path().join("full");
     fs::create_dir(&full).unwrap();

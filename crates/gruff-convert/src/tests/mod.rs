@@ -131,6 +131,24 @@ fn multimodal_folders_and_fused_experts_are_the_same_model() {
 }
 
 #[test]
+fn metadata_that_cannot_be_are_refused_on_the_way_back() {
+    let folder = Folder::new(MODELS.iter().find(|model| model.class == "LlamaForCausalLM").unwrap());
+    let path = folder.convert(OutType::F32);
+    let metadata = Gguf::open(&path).unwrap().metadata().clone();
+    let refused = |key: &str, value: gruff_gguf::Value, parts: &[&str]| {
+        let mut metadata = metadata.clone();
+        metadata.insert(key, value);
+        gruff_gguf::replace_metadata(&path, None, &metadata).unwrap();
+        let error = Dense::new(&Gguf::open(&path).unwrap()).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    for blocks in [1_u64, u64::from(u32::MAX), u64::MAX] {
+        refused("llama.block_count", blocks.into(), &["block_count", &blocks.to_string(), "make 2 blocks"]);
+    }
+    refused("llama.attention.layer_norm_rms_epsilon", f32::NAN.into(), &["rms_epsilon", "NaN", "finite"]);
+}
+
+#[test]
 fn blocks_for_multi_token_prediction_are_kept_unless_told_otherwise() {
     let mut folder = Folder::new(&MODELS[0]);
     let block: Vec<_> = folder

@@ -9,8 +9,9 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use gruff::floors::kernels::bandwidth;
-use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, LoadOptions, system};
+use gruff::{AutoModelForCausalLM, Checkpoint, DEVICES, FromCheckpoint, LoadOptions, system};
 
 use crate::args::{DtypeArg, SourceArgs};
 use crate::console::{Console, stdout};
@@ -70,7 +71,7 @@ pub(crate) struct Bench {
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth"])]
     generate: bool,
     /// Device: auto, cpu or reference
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(DEVICES), hide_possible_values = true)]
     device: String,
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]

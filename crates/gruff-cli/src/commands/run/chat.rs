@@ -13,7 +13,8 @@ use reedline::{Prompt, PromptEditMode, PromptHistorySearch, Reedline, Signal, Va
 
 use super::answer::{Answer, AnswerPrompt, Part};
 use super::{Reasoning, Runner, history};
-use crate::console::stdout;
+use crate::console::{Stdout, stdout};
+use crate::signals;
 
 const HELP: &str = "\
 /help               this text
@@ -55,8 +56,7 @@ struct Chat {
 /// Converses until the end of input.
 pub(super) fn run(runner: Runner) -> anyhow::Result<()> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())
-        .context("Ctrl-C cannot be handled")?;
+    signals::on_interrupt(interrupted.clone(), false);
     let mut editor = editor(&runner);
     let conversation = Conversation::new(runner.opening());
     let mut chat = Chat { runner, conversation, interrupted, tokens: 0 };
@@ -211,18 +211,19 @@ struct Shown {
 }
 
 impl Shown {
-    fn part(&mut self, out: &mut impl Write, runner: &Runner, part: Part) -> std::io::Result<()> {
+    fn part(&mut self, out: &mut Stdout, runner: &Runner, part: Part) -> std::io::Result<()> {
         match part {
             Part::Waiting => return Ok(()),
             Part::Reasoning(text) => {
                 self.thinking = true;
-                write!(out, "{}", runner.console.dim(text))?;
+                let shown = runner.console.dim(out.shown(text));
+                write!(out, "{shown}")?;
             }
             Part::Text(text) => {
                 if std::mem::take(&mut self.thinking) {
                     write!(out, "\n\n")?;
                 }
-                write!(out, "{text}")?;
+                out.write_text(text)?;
             }
         }
         out.flush()

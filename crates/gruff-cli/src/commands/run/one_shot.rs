@@ -26,7 +26,8 @@ pub(super) fn run(runner: &Runner, prompt: &str, json: bool) -> anyhow::Result<(
             Part::Reasoning(text) => {
                 thinking = true;
                 if !runner.console.is_quiet() {
-                    runner.console.write(&runner.console.dim(text));
+                    let text = runner.console.dim(runner.console.shown(text));
+                    runner.console.write(&text);
                 }
                 Ok(())
             }
@@ -34,7 +35,7 @@ pub(super) fn run(runner: &Runner, prompt: &str, json: bool) -> anyhow::Result<(
                 if std::mem::take(&mut thinking) && !runner.console.is_quiet() {
                     runner.console.write("\n");
                 }
-                out.write_all(text.as_bytes()).and_then(|()| out.flush())
+                out.write_text(text).and_then(|()| out.flush())
             }
         };
         match written {

@@ -27,9 +27,13 @@ const SAMPLING: &[(&[&str], &str, bool)] = &[
     (&["mirostat_eta"], "mirostat_eta", false),
 ];
 
-/// Writes `general.sampling.*` from `generation_config.json`. A file that is damaged says nothing.
+/// Writes `general.sampling.*` from `generation_config.json`. From a file that is damaged, nothing is taken.
 pub(super) fn sampling(folder: &Path, metadata: &mut Metadata) {
-    let Ok(Some(config)) = Document::read_optional(&folder.join("generation_config.json")) else { return };
+    let config = match Document::read_optional(&folder.join("generation_config.json")) {
+        Ok(Some(config)) => config,
+        Ok(None) => return,
+        Err(error) => return tracing::warn!("{error}; its advice on sampling is left out"),
+    };
     if let Some(Value::String(sequence)) = config.get("sequence") {
         metadata.insert("general.sampling.sequence", sequence.as_str());
     }

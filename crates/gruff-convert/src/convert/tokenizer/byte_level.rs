@@ -34,6 +34,10 @@ pub(super) fn describe(
         let Some(id) = id.as_u64().and_then(|id| usize::try_from(id).ok()) else {
             return Err(tokenizer.refuse("model.vocab", format!("has {id} as the id of {text:?}")));
         };
+        if let Some(other) = table.text(id) {
+            let fault = format!("has {other:?} and {text:?} under one id, {id}");
+            return Err(tokenizer.refuse("model.vocab", fault));
+        }
         table.set(tokenizer, id, text.clone(), TokenType::Normal)?;
     }
     for token in added_tokens(files)? {

@@ -135,6 +135,11 @@ impl Table {
         Table { tokens: vec![None; vocab], kinds: vec![TokenType::Unused; vocab] }
     }
 
+    /// The token that has an id so far.
+    pub(crate) fn text(&self, id: usize) -> Option<&str> {
+        self.tokens.get(id)?.as_deref()
+    }
+
     /// Sets a token; its id must be one of the model's.
     pub(crate) fn set(
         &mut self,
