@@ -133,7 +133,6 @@ pub struct TextSender<F> {
 impl TextIteratorStreamer {
     /// The streamer to give to `generate`, and the texts. The iterator ends with the answer, or when no text comes for
     /// `timeout`.
-    #[expect(clippy::new_ret_no_self, reason = "named as in transformers; both ends of a channel are made")]
     pub fn new(
         tokenizer: &AutoTokenizer,
         timeout: Option<Duration>,

@@ -177,10 +177,6 @@ fn drafts_change_nothing_but_the_number_of_steps() {
             // The draft model is the model itself, and draws with the same numbers: all it drafts is right.
             let usage = &found.usage[0];
             assert!(usage.accepted_tokens > 40, "{usage:?}");
-            assert_eq!(
-                usage.accepted_tokens,
-                usage.drafted_tokens - (usage.drafted_tokens - usage.accepted_tokens)
-            );
             assert!(usage.acceptance().unwrap() > 0.9, "{usage:?}");
         }
     }

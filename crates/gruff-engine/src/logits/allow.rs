@@ -46,7 +46,9 @@ impl LogitsProcessor for BeginSuppressTokens {
 
 /// What a function allows after the tokens so far (transformers' `prefix_allowed_tokens_fn`).
 #[derive(Clone)]
-pub struct PrefixAllowedTokens(Arc<dyn Fn(&[u32]) -> Vec<u32> + Send + Sync>);
+pub struct PrefixAllowedTokens(Arc<AllowedFn>);
+
+type AllowedFn = dyn Fn(&[u32]) -> Vec<u32> + Send + Sync;
 
 impl PrefixAllowedTokens {
     /// Of a function from prompt and answer so far to the tokens that may follow.
