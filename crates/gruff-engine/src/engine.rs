@@ -76,7 +76,8 @@ impl Engine {
     /// Plans memory, takes it, and is ready for requests.
     ///
     /// # Errors
-    /// [`Error::Memory`] when it does not fit, [`Error::Request`] for an option out of range.
+    /// [`Error::Memory`](crate::Error::Memory) when it does not fit, [`Error::Request`](crate::Error::Request) for an
+    /// option out of range.
     pub fn new(model: Arc<dyn Model>, options: EngineOptions) -> Result<Self> {
         check_kv_dtype(options.kv_dtype)?;
         if options.step_tokens == 0 {
