@@ -21,6 +21,9 @@ use crate::cpu::simd::{LANES, Simd, Token};
 const ROWS: usize = 4;
 const COLUMNS: usize = 3;
 
+/// Columns up to which F16 is widened anew for each few of them.
+const WIDENED: usize = 32;
+
 /// Values of a row that are unpacked together: whole blocks of every type.
 const TILE_COLS: usize = 1024;
 
@@ -77,7 +80,7 @@ unsafe fn compute<S: Simd>(
     unsafe {
         match panel.block_type {
             BlockType::F32 => direct::<S, f32>(s, panel, columns, out),
-            BlockType::F16 => direct::<S, f16>(s, panel, columns, out),
+            BlockType::F16 if columns.len() <= WIDENED => direct::<S, f16>(s, panel, columns, out),
             BlockType::BF16 => direct::<S, Bf16>(s, panel, columns, out),
             _ => unpacked(s, panel, columns, out, scratch),
         }

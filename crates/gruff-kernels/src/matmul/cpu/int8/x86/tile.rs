@@ -202,9 +202,8 @@ unsafe fn some_columns<W: Wide, F: Form, const C: usize>(
             let x: [*const Group; C] = each!(|c: C| x[c].add(first / BLOCKS));
             for b in 0..BLOCKS.min(tile.blocks - first) {
                 let lane = LANES_OF[b] % BLOCKS;
-                let before = if first == 0 { [[zero; 2]; C] } else { (*sums)[lane] };
                 let block = tile.first.add((first + b) * block_bytes);
-                (*sums)[lane] = add_block::<W, F, C>(before, block, x, lane, tile.shift);
+                add_block::<W, F, C>(&raw mut (*sums)[lane], first == 0, block, x, lane, tile.shift);
             }
             for c in 0..C {
                 let mut loud = (*x[c]).loud;
@@ -222,9 +221,9 @@ unsafe fn some_columns<W: Wide, F: Form, const C: usize>(
                     let lane = loud.trailing_zeros() as usize % BLOCKS;
                     loud &= loud - 1;
                     let block = tile.first.add((first + LANE_BLOCKS[lane]) * block_bytes);
-                    let before = [(*seconds)[lane][c]];
-                    let [after] = add_block::<W, F, 1>(before, block, x, lane, tile.shift);
-                    (*seconds)[lane][c] = after;
+                    let mut sums = [(*seconds)[lane][c]];
+                    add_block::<W, F, 1>(&mut sums, false, block, x, lane, tile.shift);
+                    (*seconds)[lane][c] = sums[0];
                 }
             }
         }
@@ -258,15 +257,16 @@ unsafe fn tree<W: Wide>(v: [W::Floats; 8]) -> W::Floats {
     }
 }
 
-/// `acc` and a block's products with C columns, whose group is `x`.
+/// Adds a block's products with C columns, whose group is `x`, to the sums, or makes them the sums.
 #[inline(always)]
 unsafe fn add_block<W: Wide, F: Form, const C: usize>(
-    mut acc: [[W::Floats; 2]; C],
+    out: *mut [[W::Floats; 2]; C],
+    first: bool,
     block: *const u8,
     x: [*const Group; C],
     lane: usize,
     shift: u32,
-) -> [[W::Floats; 2]; C] {
+) {
     // SAFETY: promised by the caller.
     unsafe {
         let rows = rows_of::<W>();
@@ -278,13 +278,17 @@ unsafe fn add_block<W: Wide, F: Form, const C: usize>(
         let x_scales: [W::Floats; C] = each!(|c: C| W::floats((*x[c]).scales[lane]));
         let mut sums = each!(|c: C| [start::<W, F>(offset_of::<F>(x[c], 0, lane), shift); 2]);
         W::tile4::<F, C>(&mut sums, quants, x_quants);
+        // Read no earlier than needed: AVX2 has no registers to spare for them.
+        let mut acc;
         if F::HALVES {
+            acc = if first { [[W::floats(0.0); 2]; C] } else { *out };
             fold::<W, C>(&mut acc, scales, &x_scales, &sums);
             sums = each!(|c: C| [start::<W, F>(offset_of::<F>(x[c], 1, lane), shift); 2]);
             W::tile4::<F, C>(&mut sums, quants.add(4 * 4 * rows), further);
             fold::<W, C>(&mut acc, scales.add(rows), &x_scales, &sums);
         } else {
             W::tile4::<F, C>(&mut sums, quants.add(4 * 4 * rows), further);
+            acc = if first { [[W::floats(0.0); 2]; C] } else { *out };
             fold::<W, C>(&mut acc, scales, &x_scales, &sums);
         }
         if F::MINS {
@@ -298,7 +302,7 @@ unsafe fn add_block<W: Wide, F: Form, const C: usize>(
                 }
             }
         }
-        acc
+        *out = acc;
     }
 }
 
