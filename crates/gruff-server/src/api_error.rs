@@ -87,6 +87,16 @@ impl From<gruff::Error> for ApiError {
             gruff::Error::Template(error) => Self::field("messages", error.to_string()),
             gruff::Error::Tokenizer(error) => Self::bad_request(error.to_string()),
             gruff::Error::Engine(error) => Self::engine(error),
+            // These messages begin with the field.
+            gruff::Error::Option(message) => {
+                let field = message.split(':').next().unwrap_or_default();
+                let field = match field {
+                    "constraint" => "response_format",
+                    "max_new_tokens" => "max_tokens",
+                    field => field,
+                };
+                Self::field(field, message.as_str())
+            }
             _ => Self::status(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "internal_error",

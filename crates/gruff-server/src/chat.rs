@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use gruff::floors::engine::Request;
 use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode};
 use gruff::{ChatOptions, GenerationConfig, Message, Usage};
 use serde_json::{Map, Value};
@@ -64,11 +65,10 @@ impl Service {
             ));
         }
         let service = self.clone();
-        let rendered =
-            tokio::task::spawn_blocking(move || service.prompt(&job).map(|prompt| (job, prompt))).await;
-        let (job, prompt) = rendered.map_err(|_| ApiError::stopped())??;
-        let prompts = [prompt.ids];
-        let generation = self.begin(&prompts, job.n, &job.config)?;
+        let work = move || service.prepare(job);
+        let (job, prompt, requests) =
+            tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())??;
+        let generation = self.begin(requests)?;
         let format = OutputFormat {
             reasoning: self.format.reasoning,
             tool_calls: self.format.tool_calls.filter(|_| !job.tools.is_empty()),
@@ -89,8 +89,28 @@ impl Service {
             over: false,
         };
         let choices = (0..job.n).map(|_| choice()).collect();
-        let [ids] = prompts;
-        Ok(ChatRun { generation, choices, queue: VecDeque::new(), prompt_tokens: ids.len() })
+        Ok(ChatRun { generation, choices, queue: VecDeque::new(), prompt_tokens: prompt.ids.len() })
+    }
+
+    /// The prompt and the engine's requests.
+    fn prepare(&self, mut job: ChatJob) -> Result<(ChatJob, Prompt, Vec<Request>), ApiError> {
+        let constrained = job.config.constraint.is_some();
+        if constrained {
+            if !job.tools.is_empty() {
+                let message =
+                    "an answer of a given form calls no tools; leave `tools` or `response_format` out";
+                return Err(ApiError::unsupported("response_format", message));
+            }
+            // Reasoning would have to be of that form too.
+            job.reasoning = Some(ReasoningMode::Off);
+        }
+        let prompt = self.prompt(&job)?;
+        if constrained && self.format.reasoning.is_some_and(|format| format.is_opened_by(&prompt.text)) {
+            let message = "this model reasons before every answer, so its form cannot be given";
+            return Err(ApiError::unsupported("response_format", message));
+        }
+        let requests = self.requests(std::slice::from_ref(&prompt.ids), job.n, &job.config)?;
+        Ok((job, prompt, requests))
     }
 }
 

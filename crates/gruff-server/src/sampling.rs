@@ -1,6 +1,6 @@
 //! Fields about sampling that several endpoints share.
 
-use gruff::GenerationConfig;
+use gruff::{Constraint, GenerationConfig};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -29,28 +29,14 @@ pub(crate) struct Sampling {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) logit_bias: Option<Map<String, Value>>,
     pub(crate) seed: Option<i64>,
+    /// What the answer must be.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 impl Sampling {
     /// The configuration: the request's fields, then what the checkpoint recommends, then a temperature of 1, which
     /// is OpenAI's default. Without a seed, numbers differ from request to request.
     pub(crate) fn config(&self, recommended: &GenerationConfig) -> Result<GenerationConfig, ApiError> {
-        for (name, value) in
-            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
-        {
-            if value.is_some_and(|value| value != 0.0) {
-                return Err(ApiError::unsupported(
-                    name,
-                    format!("this build of gruff has no `{name}`; leave it out, or use `repetition_penalty`"),
-                ));
-            }
-        }
-        if self.logit_bias.as_ref().is_some_and(|bias| !bias.is_empty()) {
-            return Err(ApiError::unsupported(
-                "logit_bias",
-                "this build of gruff has no `logit_bias`; leave it out",
-            ));
-        }
         let config = GenerationConfig {
             max_new_tokens: self.max_tokens,
             temperature: self.temperature,
@@ -59,6 +45,10 @@ impl Sampling {
             top_k: self.top_k.map(|k| usize::try_from(k).unwrap_or(0)),
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.as_ref().map(logit_bias).transpose()?,
+            constraint: self.constraint.clone(),
             seed: Some(self.seed.map_or_else(ids::random, |seed| seed as u64)),
             ..GenerationConfig::default()
         };
@@ -67,7 +57,36 @@ impl Sampling {
             Some(false) if self.temperature.is_none() => Some(0.0),
             _ => config.temperature.or(Some(1.0)),
         };
-        Ok(GenerationConfig { temperature, do_sample: None, ..config })
+        // OpenAI's API keeps all tokens where nothing is said.
+        let top_k = config.top_k.or(Some(0));
+        Ok(GenerationConfig { temperature, top_k, do_sample: None, ..config })
+    }
+}
+
+/// Token ids, as texts, with what is added to their logits.
+fn logit_bias(bias: &Map<String, Value>) -> Result<Vec<(u32, f32)>, ApiError> {
+    let entry = |(id, value): (&String, &Value)| Some((id.parse().ok()?, value.as_f64()? as f32));
+    bias.iter().map(entry).collect::<Option<_>>().ok_or_else(|| {
+        ApiError::field("logit_bias", "`logit_bias` has token ids as names and numbers as values")
+    })
+}
+
+/// `response_format` of chat requests, or `text.format` of responses, in field `param`: what the answer must be.
+pub(crate) fn constraint(param: &str, format: Option<&Value>) -> Result<Option<Constraint>, ApiError> {
+    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Constraint::JsonObject)),
+        Some("json_schema") => {
+            let schema = format.get("json_schema").unwrap_or(format).get("schema");
+            let schema = schema.filter(|schema| schema.is_object());
+            let schema = schema.ok_or_else(|| ApiError::field(param, "a `json_schema` has a `schema`"))?;
+            Ok(Some(Constraint::json_schema(schema.clone())))
+        }
+        _ => Err(ApiError::unsupported(
+            param,
+            "an answer is \"text\", a \"json_object\" or of a \"json_schema\"",
+        )),
     }
 }
 

@@ -52,7 +52,7 @@ impl Server {
     /// # Errors
     /// [`Error::Model`] when the model with its caches does not fit.
     pub fn new(
-        model: &AutoModelForCausalLM,
+        model: Arc<AutoModelForCausalLM>,
         tokenizer: AutoTokenizer,
         options: ServerOptions,
     ) -> Result<Self, Error> {
@@ -75,6 +75,7 @@ impl Server {
             tokenizer,
             generation_config: model.generation_config().clone(),
             end_tokens: model.end_tokens().into(),
+            model,
             description,
             engine: EngineThread::start(engine)?,
             places: Arc::new(Semaphore::new(Service::places(&options))),

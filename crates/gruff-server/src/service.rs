@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use axum::http::StatusCode;
+use gruff::floors::engine::Request;
 use gruff::floors::text::chat::OutputFormat;
-use gruff::{AutoTokenizer, GenerationConfig};
+use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -22,6 +23,7 @@ use crate::openai::responses::Store;
 /// The server's state.
 pub(crate) struct Service {
     pub(crate) options: ServerOptions,
+    pub(crate) model: Arc<AutoModelForCausalLM>,
     pub(crate) tokenizer: AutoTokenizer,
     pub(crate) format: OutputFormat,
     pub(crate) generation_config: GenerationConfig,
@@ -71,22 +73,34 @@ impl Service {
         }
     }
 
-    /// Hands prompts to the engine, each to be answered `n` times. Answer number `i` of prompt number `p` is choice
-    /// `p * n + i`.
-    pub(crate) fn begin(
+    /// The engine's requests for prompts, each to be answered `n` times: answer number `i` of prompt number `p` is
+    /// request `p * n + i`. Grammars are compiled here, which may take a while: not for a thread that serves others.
+    pub(crate) fn requests(
         &self,
         prompts: &[Vec<u32>],
         n: usize,
         config: &GenerationConfig,
-    ) -> Result<Generation, ApiError> {
+    ) -> Result<Vec<Request>, ApiError> {
         let choices = prompts.len().saturating_mul(n);
-        if choices == 0 || choices > MAX_CHOICES || choices > Self::places(&self.options) {
-            let most = MAX_CHOICES.min(Self::places(&self.options));
-            return Err(ApiError::field(
-                "n",
-                format!("{choices} answers to one request; from 1 to {most} are possible"),
-            ));
+        let most = MAX_CHOICES.min(Self::places(&self.options));
+        if choices == 0 || choices > most {
+            let message = format!("{choices} answers to one request; from 1 to {most} are possible");
+            return Err(ApiError::field("n", message));
         }
+        let each = self.model.requests(prompts, config, &GenerateOptions::default())?;
+        let seed = config.seed.unwrap_or(0);
+        let answers = each.iter().flat_map(|request| std::iter::repeat_n(request, n)).enumerate();
+        let numbered = answers.map(|(choice, request)| {
+            let mut request = request.clone();
+            request.sampling.seed = seed.wrapping_add(choice as u64);
+            request
+        });
+        Ok(numbered.collect())
+    }
+
+    /// Hands requests to the engine.
+    pub(crate) fn begin(&self, requests: Vec<Request>) -> Result<Generation, ApiError> {
+        let choices = requests.len();
         let Ok(permit) = self.places.clone().try_acquire_many_owned(choices as u32) else {
             return Err(ApiError::status(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -96,14 +110,8 @@ impl Service {
         };
         let (sender, updates) = unbounded_channel();
         let cancelled: Vec<Arc<AtomicBool>> = (0..choices).map(|_| Arc::default()).collect();
-        for (choice, flag) in cancelled.iter().enumerate() {
-            let Some(prompt) = prompts.get(choice / n.max(1)) else { continue };
-            self.engine.submit(Job {
-                request: config.request(prompt.clone(), choice, &self.end_tokens),
-                choice,
-                updates: sender.clone(),
-                cancelled: flag.clone(),
-            })?;
+        for (choice, (request, flag)) in requests.into_iter().zip(&cancelled).enumerate() {
+            self.engine.submit(Job { request, choice, updates: sender.clone(), cancelled: flag.clone() })?;
         }
         let started = Instant::now();
         Ok(Generation {

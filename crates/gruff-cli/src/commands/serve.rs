@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -91,7 +92,7 @@ impl Serve {
                 .warn("everybody who reaches this address can use the server; --api-key wants a key of them");
         }
         let id = options.model_id.clone();
-        let server = Server::new(&model, tokenizer, options)?;
+        let server = Server::new(Arc::new(model), tokenizer, options)?;
         console.detail(format_args!("memory: {}", server.memory()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(self.listen(&server, &id, console))

@@ -17,7 +17,7 @@ use crate::api_error::ApiError;
 use crate::body::{self, reply};
 use crate::chat::{ChatEvent, ChatJob, ChatRun, Finish, check_tools};
 use crate::ids;
-use crate::sampling::{OneOrMany, Sampling, stops};
+use crate::sampling::{OneOrMany, Sampling, constraint, stops};
 use crate::service::Service;
 use crate::sse::{self, Frames, Gone};
 
@@ -48,7 +48,7 @@ pub(crate) struct ChatRequest {
     parallel_tool_calls: Option<bool>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
-    response_format: Option<ResponseFormat>,
+    response_format: Option<Value>,
     reasoning_effort: Option<String>,
     chat_template_kwargs: Option<Map<String, Value>>,
     store: Option<bool>,
@@ -64,12 +64,6 @@ pub(crate) struct ChatRequest {
     _metadata: Option<Map<String, Value>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 impl ChatRequest {
     /// Refuses what cannot be honoured.
     fn check(&self) -> Result<(), ApiError> {
@@ -77,12 +71,6 @@ impl ChatRequest {
             return Err(ApiError::unsupported(
                 "logprobs",
                 "this build of gruff gives no `logprobs`; leave it out",
-            ));
-        }
-        if self.response_format.as_ref().is_some_and(|format| format.kind != "text") {
-            return Err(ApiError::unsupported(
-                "response_format",
-                "this build of gruff does not constrain answers; leave `response_format` out, or ask in words",
             ));
         }
         if self.store == Some(true) {
@@ -135,6 +123,7 @@ impl ChatRequest {
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias,
             seed: self.seed,
+            constraint: constraint("response_format", self.response_format.as_ref())?,
         };
         Ok(ChatJob {
             messages: self.messages,

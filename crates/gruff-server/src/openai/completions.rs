@@ -102,6 +102,7 @@ impl CompletionRequest {
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.clone(),
             seed: self.seed,
+            ..Sampling::default()
         }
     }
 }
@@ -147,9 +148,14 @@ pub(crate) async fn create(
     let (stream, echo) = (request.stream, request.echo);
     let include_usage = request.stream_options.unwrap_or_default().include_usage;
     let reader = service.clone();
-    let read = tokio::task::spawn_blocking(move || request.prompt.read(&reader, echo)).await;
-    let (prompts, texts) = read.map_err(|_| ApiError::stopped())??;
-    let generation = service.begin(&prompts, n, &config)?;
+    let work = move || {
+        let (prompts, texts) = request.prompt.read(&reader, echo)?;
+        let requests = reader.requests(&prompts, n, &config)?;
+        Ok::<_, ApiError>((prompts, texts, requests))
+    };
+    let (prompts, texts, requests) =
+        tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())??;
+    let generation = service.begin(requests)?;
     let choices = (0..prompts.len() * n).map(|choice| Choice {
         reader: TextReader::new(
             service.tokenizer.tokenizer(),

@@ -105,7 +105,17 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     for (fields, param) in [
         (json!({"frobnicate": 1}), "frobnicate"),
         (json!({"logprobs": true}), "logprobs"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"response_format": {"type": "poem"}}), "response_format"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+            "response_format",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}}),
+            "response_format",
+        ),
+        (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"999999": 1}}), "logit_bias"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"store": true}), "store"),
         (json!({"temperature": -1}), "temperature"),
@@ -156,4 +166,43 @@ fn a_conversation_with_parts_reasoning_and_calls_is_understood() {
         assert!(prompt.contains(part), "{part} is not in {prompt}");
     }
     server.post(PATH, &with(json!({"messages": messages, "tools": tools, "max_tokens": 4}))).ok();
+}
+
+#[test]
+fn answers_of_a_given_form_have_it() {
+    let server = Running::shared();
+    let schema = json!({"type": "object", "properties": {"city": {"type": "string", "maxLength": 8},
+        "sunny": {"type": "boolean"}}, "required": ["city", "sunny"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "weather", "schema": schema}});
+    for seed in 0..4 {
+        let fields = json!({"response_format": format, "temperature": 1.5, "seed": seed, "max_tokens": 200});
+        let answer = server.post(PATH, &with(fields)).ok();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(value["city"].is_string() && value["sunny"].is_boolean(), "{text}");
+        assert_eq!(value.as_object().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn biases_and_penalties_change_an_answer() {
+    let server = Running::shared();
+    let content = |fields| server.post(PATH, &with(fields)).ok()["choices"][0]["message"]["content"].clone();
+    let plain = content(json!({}));
+    assert!(plain.as_str().unwrap().contains("Paris"), "{plain}");
+    let ids = server.post("/tokenize", &json!({"content": " Paris"})).ok()["tokens"].clone();
+    let bias: serde_json::Map<String, Value> =
+        ids.as_array().unwrap().iter().map(|id| (id.to_string(), json!(-100))).collect();
+    let without = content(json!({"logit_bias": bias}));
+    assert!(!without.as_str().unwrap().contains("Paris"), "{without}");
+    let told = |fields: Value| {
+        let mut request = with(fields);
+        request["messages"] = json!([{"role": "user", "content": "Tell me a long story."}]);
+        request["max_tokens"] = json!(80);
+        server.post(PATH, &request).ok()["choices"][0]["message"]["content"].clone()
+    };
+    let plain = told(json!({}));
+    assert_ne!(told(json!({"presence_penalty": 40})), plain);
+    assert_ne!(told(json!({"frequency_penalty": 40})), plain);
 }

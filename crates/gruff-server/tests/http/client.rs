@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,12 +25,13 @@ pub(crate) struct Response {
     pub(crate) body: String,
 }
 
-pub(crate) fn model() -> &'static AutoModelForCausalLM {
-    static MODEL: OnceLock<AutoModelForCausalLM> = OnceLock::new();
-    MODEL.get_or_init(|| {
+pub(crate) fn model() -> Arc<AutoModelForCausalLM> {
+    static MODEL: OnceLock<Arc<AutoModelForCausalLM>> = OnceLock::new();
+    let load = || {
         let from = AutoModelForCausalLM::from_pretrained(BUNDLED);
-        from.context(Context::Tokens(1024)).threads(1).load().unwrap()
-    })
+        Arc::new(from.context(Context::Tokens(1024)).threads(1).load().unwrap())
+    };
+    MODEL.get_or_init(load).clone()
 }
 
 pub(crate) fn tokenizer() -> AutoTokenizer {

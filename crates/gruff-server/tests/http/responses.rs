@@ -76,6 +76,11 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     for (fields, param) in [
         (json!({"frobnicate": 1}), "frobnicate"),
         (json!({"text": {"format": {"type": "json_schema"}}}), "text"),
+        (json!({"text": {"verbosity": "low"}}), "text"),
+        (
+            json!({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nothing"}}}}),
+            "text",
+        ),
         (json!({"truncation": "auto"}), "truncation"),
         (json!({"background": true}), "background"),
         (json!({"include": ["x"]}), "include"),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::api_error::ApiError;
 use crate::body;
 use crate::chat::{ChatJob, check_tools};
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, constraint};
 use crate::service::Service;
 use crate::sse;
 use output::Answer;
@@ -78,10 +78,6 @@ impl ResponsesRequest {
     /// Refuses what cannot be honoured.
     fn check(&self) -> Result<(), ApiError> {
         let refuse = |param: &str, message: &str| Err(ApiError::unsupported(param, message));
-        let format = self.text.as_ref().and_then(|text| text.format.as_ref()?.get("type")?.as_str());
-        if format.is_some_and(|kind| kind != "text") {
-            return refuse("text", "this build of gruff does not constrain answers; leave `text.format` out");
-        }
         if self.text.as_ref().is_some_and(|text| text.verbosity.is_some()) {
             return refuse("text", "models here know no `text.verbosity`; leave it out");
         }
@@ -116,6 +112,8 @@ impl ResponsesRequest {
 
     /// What the response repeats of the request.
     fn echo(&self) -> Map<String, Value> {
+        let form = self.text.as_ref().and_then(|text| text.format.clone());
+        let form = form.unwrap_or_else(|| json!({"type": "text"}));
         let fields = json!({
             "instructions": self.instructions,
             "previous_response_id": self.previous_response_id,
@@ -126,7 +124,7 @@ impl ResponsesRequest {
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| Value::from("auto")),
             "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
             "reasoning": {"effort": self.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone()), "summary": null},
-            "text": {"format": {"type": "text"}},
+            "text": {"format": form},
             "truncation": "disabled",
             "store": self.store.unwrap_or(true),
             "metadata": self.metadata.clone().unwrap_or_default(),
@@ -163,6 +161,7 @@ impl ResponsesRequest {
             max_tokens: self.max_output_tokens,
             temperature: self.temperature,
             top_p: self.top_p,
+            constraint: constraint("text", self.text.as_ref().and_then(|text| text.format.as_ref()))?,
             ..Sampling::default()
         };
         Ok(ChatJob {
@@ -193,7 +192,11 @@ pub(crate) async fn create(
     let job = request.job(&service)?;
     // Instructions are not part of what the next answer continues.
     let history = keeps.then(|| job.messages.iter().skip(usize::from(instructed)).cloned().collect());
-    let run = service.chat(job).await?;
+    let run = service.chat(job).await.map_err(|error| match error.param.as_deref() {
+        // What chat requests call `response_format`.
+        Some("response_format") => ApiError { param: Some("text".to_owned()), ..error },
+        _ => error,
+    })?;
     let answer = Answer::new(service, run, echo, history);
     match stream {
         true => Ok(sse::stream(|frames| answer.stream(frames))),
