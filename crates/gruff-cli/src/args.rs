@@ -7,9 +7,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use gruff::floors::kernels::DType;
 use gruff::{
-    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub,
+    AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub, KvDtype,
     LoadOptions, Pretrained,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
@@ -119,14 +118,9 @@ impl From<DtypeArg> for Dtype {
     }
 }
 
-impl DtypeArg {
-    /// The type of keys and values, in ggml's words.
-    pub(crate) fn kv_type(self) -> &'static str {
-        match self {
-            DtypeArg::Auto => "f16",
-            DtypeArg::F32 => "f32",
-        }
-    }
+/// Reads the name of a type for keys and values.
+pub(crate) fn parse_kv_dtype(text: &str) -> Result<KvDtype, String> {
+    text.parse().map_err(|_| "choose f16, q8_0 or f32".to_owned())
 }
 
 /// What a model is computed with, whatever the context.
@@ -142,6 +136,9 @@ pub(crate) struct DeviceArgs {
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
+    /// How keys and values are kept: f16, q8_0 (half the room) or f32 [default: f16; f32 with --dtype f32]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv_dtype)]
+    kv_dtype: Option<KvDtype>,
     /// Memory that may be used, such as 4G [default: what the system has available]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
@@ -154,6 +151,7 @@ impl DeviceArgs {
             device: Some(self.device.clone()),
             threads: self.threads.map(NonZeroUsize::get),
             dtype: self.dtype.into(),
+            kv_dtype: self.kv_dtype,
             memory: self.memory,
             ..source.options()
         }
@@ -167,12 +165,10 @@ impl DeviceArgs {
         console: &Console,
     ) -> anyhow::Result<Evaluator> {
         let tokenizer = source.tokenizer(checkpoint, console)?;
-        let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &self.options(source))?;
+        let options = self.options(source);
+        let kv_dtype = options.kv_dtype();
+        let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &options)?;
         console.detail(format_args!("device: {}", model.device().name()));
-        let kv_dtype = match self.dtype {
-            DtypeArg::Auto => DType::F16,
-            DtypeArg::F32 => DType::F32,
-        };
         let options = EvaluatorOptions { kv_dtype, memory: self.memory };
         Ok(Evaluator::new(model.model().clone(), tokenizer.tokenizer().clone(), options))
     }

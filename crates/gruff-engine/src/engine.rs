@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gruff_kernels::{DType, PAGE_LEN, Step, StepSequence, Tensor, sampling};
+use gruff_kernels::{DType, KvDtype, PAGE_LEN, Step, StepSequence, Tensor, sampling};
 use gruff_models::{CacheOptions, Caches, ForwardOptions, LoraScales, Model};
 
 use crate::error::refuse;
 use crate::job::{Job, Mode};
 use crate::pages::Pool;
 use crate::parked::{Parked, ParkingLot, Rewind};
-use crate::plan::{Context, MemoryPlan, check_kv_dtype};
+use crate::plan::{Context, MemoryPlan};
 use crate::scheduler::{Load, Share, plan};
 use crate::sequence::Sequence;
 use crate::{Event, FinishReason, Request, RequestId, Result, SamplingParams};
@@ -28,8 +28,8 @@ pub struct EngineOptions {
     /// Tokens that the caches hold for all sequences together; `None` for every sequence at full context. With
     /// less, sequences that grow too long for it wait for each other.
     pub cache_tokens: Option<usize>,
-    /// Number type of keys and values: f16, or f32 for exact results.
-    pub kv_dtype: DType,
+    /// How keys and values are kept: f16, f32 for exact results, or q8_0 in half the room.
+    pub kv_dtype: KvDtype,
     /// Tokens that can be dropped again from recurrent state (speculation); 0 for plain decoding.
     pub rollback: usize,
     /// Memory that may be used, in bytes; `None` for what the system has available.
@@ -43,7 +43,7 @@ impl Default for EngineOptions {
             max_sequences: 1,
             step_tokens: 512,
             cache_tokens: None,
-            kv_dtype: DType::F16,
+            kv_dtype: KvDtype::F16,
             rollback: 0,
             memory: None,
         }
@@ -79,7 +79,6 @@ impl Engine {
     /// [`Error::Memory`](crate::Error::Memory) when it does not fit, [`Error::Request`](crate::Error::Request) for an
     /// option out of range.
     pub fn new(model: Arc<dyn Model>, options: EngineOptions) -> Result<Self> {
-        check_kv_dtype(options.kv_dtype)?;
         if options.step_tokens == 0 {
             return refuse("step_tokens", "a step of 0 tokens computes nothing; ask for at least 1");
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gruff_kernels::{DType, PAGE_LEN};
+use gruff_kernels::PAGE_LEN;
 use gruff_models::{Model, ModelConfig};
 
 use crate::error::refuse;
@@ -201,14 +201,6 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = self.0 as f64 / (1 << 20) as f64;
         if mib >= 1024.0 { write!(f, "{:.2} GiB", mib / 1024.0) } else { write!(f, "{mib:.1} MiB") }
-    }
-}
-
-/// The number type of keys and values that a cache may have.
-pub(crate) fn check_kv_dtype(dtype: DType) -> Result<()> {
-    match dtype {
-        DType::F16 | DType::F32 => Ok(()),
-        other => refuse("kv_dtype", format!("{other} is not a type for keys and values; f16 or f32")),
     }
 }
 

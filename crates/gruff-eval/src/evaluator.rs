@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use gruff_engine::{Context, EngineOptions, MemoryPlan};
-use gruff_kernels::{DType, PAGE_LEN};
+use gruff_kernels::{KvDtype, PAGE_LEN};
 use gruff_models::{CacheOptions, Caches, Model};
 use gruff_text::{EncodeOptions, Tokenizer};
 
@@ -10,15 +10,15 @@ use crate::Result;
 /// Choices for an evaluator.
 #[derive(Clone, Copy, Debug)]
 pub struct EvaluatorOptions {
-    /// Number type of keys and values: f16, or f32 for exact results.
-    pub kv_dtype: DType,
+    /// How keys and values are kept: f16, f32 for exact results, or q8_0.
+    pub kv_dtype: KvDtype,
     /// Memory that may be used, in bytes; `None` for what the system has available.
     pub memory: Option<u64>,
 }
 
 impl Default for EvaluatorOptions {
     fn default() -> Self {
-        Self { kv_dtype: DType::F16, memory: None }
+        Self { kv_dtype: KvDtype::F16, memory: None }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gruff_eval::{Evaluator, EvaluatorOptions, ImatrixOptions, Windows, importance_matrix, perplexity};
 use gruff_gguf::Gguf;
-use gruff_kernels::{Activations, CpuOptions, DType, Device};
+use gruff_kernels::{Activations, CpuOptions, Device, KvDtype};
 use gruff_text::{Tokenizer, TokenizerOptions};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ fn measures_are_llama_cpps_where_nothing_is_rounded() {
     let device = Device::cpu(CpuOptions { activations: Activations::F32, ..CpuOptions::default() }).unwrap();
     let model = Arc::from(gruff_models::load(&gguf, &device).unwrap());
     let tokenizer = Tokenizer::from_gguf(gguf.metadata(), &TokenizerOptions::new()).unwrap();
-    let options = EvaluatorOptions { kv_dtype: DType::F32, memory: None };
+    let options = EvaluatorOptions { kv_dtype: KvDtype::F32, memory: None };
     let evaluator = Evaluator::new(model, tokenizer, options);
     let tokens = evaluator.tokenize(&text).unwrap();
 

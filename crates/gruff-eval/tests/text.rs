@@ -6,7 +6,7 @@ use gruff::{AutoModelForCausalLM, AutoTokenizer, Dtype, Forward};
 use gruff_eval::{
     Evaluator, EvaluatorOptions, Task, Windows, kl_divergence, multiple_choice, perplexity, save_logits,
 };
-use gruff_kernels::DType;
+use gruff_kernels::KvDtype;
 use tempfile::TempDir;
 
 #[path = "../../gruff/examples/tiny_random/model.rs"]
@@ -30,7 +30,7 @@ impl Fixture {
         let id = path.to_str().unwrap();
         let model = AutoModelForCausalLM::from_pretrained(id).dtype(Dtype::F32).load().unwrap();
         let tokenizer = AutoTokenizer::from_pretrained(id).load().unwrap();
-        let options = EvaluatorOptions { kv_dtype: DType::F32, memory: None };
+        let options = EvaluatorOptions { kv_dtype: KvDtype::F32, memory: None };
         let evaluator = Evaluator::new(model.model().clone(), tokenizer.tokenizer().clone(), options);
         Self { folder, model, evaluator }
     }

@@ -10,7 +10,8 @@ use gruff_kernels::delta_net::{DeltaInputs, causal_conv, gated_delta};
 use gruff_kernels::matmul::Glu;
 use gruff_kernels::sampling::{SampleSpec, argmax, sample};
 use gruff_kernels::{
-    CpuOptions, DType, Device, KvLayer, PAGE_LEN, Result, StateLayer, StateShape, Step, StepSequence, Tensor,
+    CpuOptions, DType, Device, KvDtype, KvLayer, PAGE_LEN, Result, StateLayer, StateShape, Step,
+    StepSequence, Tensor,
 };
 use gruff_kernels::{elementwise, norm};
 
@@ -30,7 +31,7 @@ fn step(past: usize, len: usize) -> Step {
 fn attention_case(device: &Device, heads: [usize; 3], past: usize, len: usize) -> impl FnMut() -> Result<()> {
     let [all, kv, dim] = heads;
     let pages = (past + len).div_ceil(PAGE_LEN);
-    let layer = KvLayer::new(device, DType::F16, pages, kv, dim, dim).expect("memory");
+    let layer = KvLayer::new(device, KvDtype::F16, pages, kv, dim, dim).expect("memory");
     let filled = past + len;
     let keys = tensor(device, &[filled, kv, dim]);
     write_kv(&step(0, filled), &keys, &keys, &layer).expect("written");

@@ -1,6 +1,8 @@
 //! Checks that every operation makes before it reaches a device.
 
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::device::Backend;
+use crate::profile::Work;
+use crate::{DType, Device, Error, Family, Result, Tensor};
 
 /// An operation's name and device, to check operands against.
 pub(crate) struct Check<'a> {
@@ -17,8 +19,14 @@ impl<'a> Check<'a> {
         Ok(Self { op, device: out.device() })
     }
 
-    pub(crate) fn device(&self) -> &'a Device {
-        self.device
+    /// Runs the checked operation; `work` says what it has to do, should anybody count.
+    pub(crate) fn run<T>(
+        &self,
+        family: Family,
+        work: impl FnOnce() -> Work,
+        operation: impl FnOnce(&dyn Backend) -> T,
+    ) -> T {
+        self.device.run(family, self.op, work, operation)
     }
 
     /// The operand lives on the output's device.

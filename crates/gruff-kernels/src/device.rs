@@ -16,10 +16,12 @@ use crate::embedding::EmbeddingOps;
 use crate::matmul::{MatmulKernel, MatmulOps};
 use crate::moe::MoeOps;
 use crate::norm::NormOps;
+use crate::plain::PlainDevice;
+use crate::profile::{Family, OpProfile, Profile, Work};
 use crate::reference::ReferenceDevice;
 use crate::rope::RopeOps;
 use crate::sampling::SamplingOps;
-use crate::{DType, Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor, Without};
 
 /// How activations enter a product with packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -76,6 +78,7 @@ struct Inner {
     backend: Box<dyn Backend>,
     /// Held while an operation runs: the device's stream.
     stream: Mutex<()>,
+    profile: Profile,
     /// Scratch memory given back, by size, to be taken again.
     free: Mutex<HashMap<usize, Vec<Memory>>>,
     allocated: AtomicUsize,
@@ -87,6 +90,7 @@ impl Device {
         let inner = Inner {
             backend,
             stream: Mutex::new(()),
+            profile: Profile::default(),
             free: Mutex::new(HashMap::new()),
             allocated: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
@@ -108,6 +112,17 @@ impl Device {
     /// [`Error::Option`] when an option cannot be honoured here.
     pub fn cpu(options: CpuOptions) -> Result<Self> {
         Ok(Self::from_backend(Box::new(CpuDevice::new(options)?)))
+    }
+
+    /// The CPU with some kernel families in their plainest threaded form, to see what each contributes.
+    ///
+    /// # Errors
+    /// As for [`cpu`](Self::cpu).
+    pub fn cpu_without(options: CpuOptions, without: &[Without]) -> Result<Self> {
+        if without.is_empty() {
+            return Self::cpu(options);
+        }
+        Ok(Self::from_backend(Box::new(PlainDevice::new(options, without)?)))
     }
 
     /// A name for people.
@@ -246,16 +261,34 @@ impl Device {
         }
     }
 
-    /// Runs one operation: waits for the device's stream, then hands the backend over.
-    pub(crate) fn run<T>(&self, operation: impl FnOnce(&dyn Backend) -> T) -> T {
-        let _stream = lock(&self.inner.stream);
-        operation(&*self.inner.backend)
+    /// Counts operations and their time from now on, or no longer; see [`take_profile`](Self::take_profile).
+    pub fn profile(&self, on: bool) {
+        self.inner.profile.switch(on);
     }
 
-    /// Keeps operations away while host code copies.
-    pub(crate) fn exclusive<T>(&self, copy: impl FnOnce() -> T) -> T {
+    /// What operations took since [`profile`](Self::profile) was switched on or this was last called, the longest
+    /// first.
+    pub fn take_profile(&self) -> Vec<OpProfile> {
+        self.inner.profile.take()
+    }
+
+    /// Runs one operation: waits for the device's stream, then hands the backend over. `work` is asked for only
+    /// while operations are counted.
+    pub(crate) fn run<T>(
+        &self,
+        family: Family,
+        op: &'static str,
+        work: impl FnOnce() -> Work,
+        operation: impl FnOnce(&dyn Backend) -> T,
+    ) -> T {
         let _stream = lock(&self.inner.stream);
-        copy()
+        self.inner.profile.time(family, op, work, || operation(&*self.inner.backend))
+    }
+
+    /// Keeps operations away while host code copies so many bytes.
+    pub(crate) fn exclusive<T>(&self, bytes: usize, copy: impl FnOnce() -> T) -> T {
+        let _stream = lock(&self.inner.stream);
+        self.inner.profile.time(Family::Transfer, "copy", || Work::default().bytes(bytes), copy)
     }
 
     fn take(&self, bytes: usize, recycle: bool) -> Result<Buffer> {

@@ -180,7 +180,7 @@ impl PackedTensor {
     /// # Errors
     /// [`Error::Shape`] when there is no such row or `out` is not `cols` long.
     pub fn unpack_row(&self, matrix: usize, row: usize, out: &mut [f32]) -> Result<()> {
-        self.device().clone().exclusive(|| self.unpack_row_unlocked(matrix, row, out))
+        self.device().clone().exclusive(self.row_bytes, || self.unpack_row_unlocked(matrix, row, out))
     }
 
     /// As [`unpack_row`](Self::unpack_row), for callers that hold the device's stream.

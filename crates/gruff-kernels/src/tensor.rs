@@ -16,6 +16,8 @@ pub enum DType {
     F16,
     /// Signed 32-bit integers (token and expert ids).
     I32,
+    /// Bytes of packed blocks.
+    U8,
 }
 
 impl DType {
@@ -24,6 +26,7 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F16 => 2,
+            DType::U8 => 1,
         }
     }
 }
@@ -34,6 +37,7 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::F16 => "f16",
             DType::I32 => "i32",
+            DType::U8 => "u8",
         })
     }
 }
@@ -234,13 +238,19 @@ impl Tensor {
     /// # Errors
     /// [`Error::DType`] for integer tensors.
     pub fn to_vec_f32(&self) -> Result<Vec<f32>> {
-        let bytes = self.device().clone().exclusive(|| self.load_bytes())?;
+        let device = self.device().clone();
         match self.dtype {
-            DType::F32 => Ok(bytemuck::allocation::pod_collect_to_vec(&bytes)),
+            DType::F32 => {
+                let mut values = vec![0.0; self.len()];
+                device
+                    .exclusive(self.span_bytes(), || self.load_into(bytemuck::cast_slice_mut(&mut values)))?;
+                Ok(values)
+            }
             DType::F16 => {
+                let bytes = device.exclusive(self.span_bytes(), || self.load_bytes())?;
                 Ok(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
             }
-            DType::I32 => Err(Error::DType {
+            DType::I32 | DType::U8 => Err(Error::DType {
                 op: "download",
                 operand: "the tensor",
                 found: self.dtype,
@@ -262,7 +272,35 @@ impl Tensor {
                 expected: DType::I32,
             });
         }
-        Ok(bytemuck::allocation::pod_collect_to_vec(&self.device().clone().exclusive(|| self.load_bytes())?))
+        Ok(bytemuck::allocation::pod_collect_to_vec(
+            &self.device().clone().exclusive(self.span_bytes(), || self.load_bytes())?,
+        ))
+    }
+
+    /// Copies the bytes of packed blocks out, in order. Waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for other than byte tensors.
+    pub fn to_vec_u8(&self) -> Result<Vec<u8>> {
+        self.expect_u8("download")?;
+        self.device().clone().exclusive(self.span_bytes(), || self.load_bytes())
+    }
+
+    /// Copies the bytes of packed blocks in, in order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of bytes differs, [`Error::DType`] for other than byte tensors.
+    pub fn write_u8(&self, bytes: &[u8]) -> Result<()> {
+        self.expect_len(bytes.len())?;
+        self.expect_u8("upload")?;
+        self.upload(bytes)
+    }
+
+    fn expect_u8(&self, op: &'static str) -> Result<()> {
+        if self.dtype == DType::U8 {
+            return Ok(());
+        }
+        Err(Error::DType { op, operand: "the tensor", found: self.dtype, expected: DType::U8 })
     }
 
     /// Copies values in, in order. Rounds to half precision where the tensor is.
@@ -277,7 +315,7 @@ impl Tensor {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
                 self.upload(&bytes)
             }
-            DType::I32 => Err(Error::DType {
+            DType::I32 | DType::U8 => Err(Error::DType {
                 op: "upload",
                 operand: "the tensor",
                 found: self.dtype,
@@ -304,7 +342,7 @@ impl Tensor {
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<()> {
-        self.device().clone().exclusive(|| self.store_bytes(bytes))
+        self.device().clone().exclusive(bytes.len(), || self.store_bytes(bytes))
     }
 
     fn expect_len(&self, len: usize) -> Result<()> {
@@ -317,8 +355,12 @@ impl Tensor {
     /// The values' bytes in order, for callers that hold the device's stream.
     pub(crate) fn load_bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.len() * self.dtype.bytes()];
-        self.for_each_run(|offset, range| self.buffer.read(offset, &mut bytes[range]))?;
+        self.load_into(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn load_into(&self, bytes: &mut [u8]) -> Result<()> {
+        self.for_each_run(|offset, range| self.buffer.read(offset, &mut bytes[range]))
     }
 
     /// Writes the values' bytes in order, for callers that hold the device's stream.

@@ -17,10 +17,15 @@ fn hold(options: &Options) {
 
 #[test]
 fn cpu() {
-    hold(&Options { cpu: true, reference: false, filter: None });
+    hold(&Options::default());
 }
 
 #[test]
 fn reference() {
-    hold(&Options { cpu: false, reference: true, filter: None });
+    hold(&Options { cpu: false, reference: true, ..Options::default() });
+}
+
+#[test]
+fn plain() {
+    hold(&Options { cpu: false, plain: true, ..Options::default() });
 }

@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use gruff_kernels::{Activations, CpuOptions, DType, Device, PAGE_LEN, Step, StepSequence, StepTokens};
+use gruff_kernels::{Activations, CpuOptions, Device, KvDtype, PAGE_LEN, Step, StepSequence, StepTokens};
 use gruff_models::CacheOptions;
 
 struct Options {
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let model = gruff_models::load(&gruff_gguf::Gguf::open(&options.model)?, &device)?;
     let pages = options.ids.len().div_ceil(PAGE_LEN);
-    let kv_dtype = if options.activations == Activations::F32 { DType::F32 } else { DType::F16 };
+    let kv_dtype = if options.activations == Activations::F32 { KvDtype::F32 } else { KvDtype::F16 };
     let mut caches = model.new_caches(&CacheOptions { kv_dtype, pages, slots: 1, rollback: 0 })?;
 
     let mut logits: Vec<f32> = Vec::new();

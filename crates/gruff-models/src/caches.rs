@@ -1,6 +1,6 @@
 //! What a model remembers of its sequences, a layer at a time.
 
-use gruff_kernels::{DType, Device, KvLayer, PAGE_LEN, StateLayer, StateShape, Tensor};
+use gruff_kernels::{DType, Device, KvDtype, KvLayer, PAGE_LEN, StateLayer, StateShape, Tensor};
 
 use crate::{Error, Result};
 
@@ -41,7 +41,7 @@ impl CachePlan {
     }
 
     /// Bytes of keys and values that one token takes in all layers.
-    pub fn bytes_per_token(&self, kv_dtype: DType) -> usize {
+    pub fn bytes_per_token(&self, kv_dtype: KvDtype) -> usize {
         let layer_bytes = |layer: &LayerCache| match *layer {
             LayerCache::Kv { kv_heads, key_dim, value_dim } => {
                 KvLayer::bytes_per_token(kv_dtype, kv_heads, key_dim, value_dim)
@@ -52,7 +52,7 @@ impl CachePlan {
     }
 
     /// Bytes of a page of [`PAGE_LEN`] tokens in all layers.
-    pub fn bytes_per_page(&self, kv_dtype: DType) -> usize {
+    pub fn bytes_per_page(&self, kv_dtype: KvDtype) -> usize {
         PAGE_LEN * self.bytes_per_token(kv_dtype)
     }
 
@@ -76,8 +76,8 @@ impl CachePlan {
 /// How large caches are and how exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Type of keys and values: f16, or f32 for the exact path.
-    pub kv_dtype: DType,
+    /// How keys and values are kept: f16, f32 for the exact path, or q8_0 in half the room.
+    pub kv_dtype: KvDtype,
     /// Pages of [`PAGE_LEN`] tokens in the pool that sequences share.
     pub pages: usize,
     /// Recurrent-state slots: sequences at a time.
@@ -187,7 +187,7 @@ impl Caches {
         let make = |layer: &CacheLayer| -> Result<CacheLayer> {
             Ok(match layer {
                 CacheLayer::Kv(kv) => {
-                    let (key_dim, value_dim) = (kv.keys().shape()[3], kv.values().shape()[3]);
+                    let (key_dim, value_dim) = (kv.key_dim(), kv.value_dim());
                     let device = kv.keys().device();
                     CacheLayer::Kv(KvLayer::new(device, kv_dtype, pages, kv.kv_heads(), key_dim, value_dim)?)
                 }
@@ -217,8 +217,11 @@ impl Caches {
 fn copy_entries(tensor: &Tensor, from: u32, to: u32, count: usize) -> Result<()> {
     let (from, to) = (from as usize * count, to as usize * count);
     let (from, to) = (tensor.narrow(0, from, count)?, tensor.narrow(0, to, count)?);
-    // Every f16 is an f32, so nothing is lost on the way.
-    to.write_f32(&from.to_vec_f32()?)?;
+    match tensor.dtype() {
+        DType::U8 => to.write_u8(&from.to_vec_u8()?)?,
+        // Every f16 is an f32, so nothing is lost on the way.
+        _ => to.write_f32(&from.to_vec_f32()?)?,
+    }
     Ok(())
 }
 

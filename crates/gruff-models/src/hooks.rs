@@ -285,6 +285,7 @@ pub(crate) fn put(output: &Tensor, replacement: &Tensor) -> Result<(), HookError
         DType::F32 => elementwise::copy(replacement, output)?,
         DType::I32 => output.write_i32(&replacement.to_vec_i32()?)?,
         DType::F16 => output.write_f32(&replacement.to_vec_f32()?)?,
+        DType::U8 => output.write_u8(&replacement.to_vec_u8()?)?,
     }
     Ok(())
 }

@@ -4,14 +4,15 @@ mod common;
 
 use common::{ARCHITECTURES, File, Sequence, caches, cpu, ids, logits, nmse, step};
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activations, DType, Device};
+use gruff_kernels::{Activations, Device, KvDtype};
 
 /// Runs `check` for each architecture with F32 weights on the exact path, and with Q8_0 weights on the fast one.
-fn each(check: impl Fn(&str, &dyn gruff_models::Model, DType)) {
+fn each(check: impl Fn(&str, &dyn gruff_models::Model, KvDtype)) {
     for architecture in ARCHITECTURES {
-        for (block_type, activations, kv_dtype) in
-            [(BlockType::F32, Activations::F32, DType::F32), (BlockType::Q8_0, Activations::Int8, DType::F16)]
-        {
+        for (block_type, activations, kv_dtype) in [
+            (BlockType::F32, Activations::F32, KvDtype::F32),
+            (BlockType::Q8_0, Activations::Int8, KvDtype::F16),
+        ] {
             let model = File::new(architecture, block_type).load(&cpu(activations));
             check(&format!("{architecture} {block_type}"), &*model, kv_dtype);
         }
@@ -73,9 +74,9 @@ fn dropped_tokens_leave_no_trace() {
 fn a_step_gives_logits_of_its_output_rows_only() {
     let model = File::new("qwen35moe", BlockType::F32).load(&cpu(Activations::F32));
     let ids = ids(6, 12);
-    let whole = logits(&*model, DType::F32, &ids);
+    let whole = logits(&*model, KvDtype::F32, &ids);
     for rows in [vec![], vec![11], vec![3, 0]] {
-        let mut caches = caches(&*model, DType::F32, 1, 12, 0);
+        let mut caches = caches(&*model, KvDtype::F32, 1, 12, 0);
         let part = gruff_kernels::StepSequence { len: 12, past: 0, slot: 0, pages: vec![0] };
         let line: Vec<u32> = (0..12).collect();
         let step = gruff_kernels::Step::new(
@@ -98,7 +99,7 @@ fn the_cpu_agrees_with_the_reference_device() {
         let fast = File::new(architecture, BlockType::Q8_0);
         let ids = ids(7, 40);
         for (file, activations, kv_dtype, bar) in
-            [(&exact, Activations::F32, DType::F32, 1e-10), (&fast, Activations::Int8, DType::F16, 1e-3)]
+            [(&exact, Activations::F32, KvDtype::F32, 1e-10), (&fast, Activations::Int8, KvDtype::F16, 1e-3)]
         {
             let expected = logits(&*file.load(&Device::reference(activations)), kv_dtype, &ids);
             let actual = logits(&*file.load(&cpu(activations)), kv_dtype, &ids);
@@ -113,8 +114,8 @@ fn the_reference_device_runs_step_by_step() {
     for architecture in ["llama", "qwen35"] {
         let model = File::new(architecture, BlockType::F32).load(&Device::reference(Activations::F32));
         let ids = ids(8, 70);
-        let whole = logits(&*model, DType::F32, &ids);
-        let mut caches = caches(&*model, DType::F32, 1, 70, 0);
+        let whole = logits(&*model, KvDtype::F32, &ids);
+        let mut caches = caches(&*model, KvDtype::F32, 1, 70, 0);
         let mut sequences = [Sequence::new(ids, 0, 1)];
         for len in [40, 1, 29] {
             step(&*model, &mut caches, &mut sequences, &[len]);
@@ -133,8 +134,8 @@ fn sizes_are_known_before_memory_is_taken() {
     assert_eq!((config.num_hidden_layers, config.hidden_size, config.vocab_size), (4, 64, 96));
     assert_eq!(config.max_position_embeddings, 512);
     // Two attention layers with two heads of 32 for keys and values, f16.
-    assert_eq!(config.caches.bytes_per_token(DType::F16), 2 * 2 * (32 + 32) * 2);
-    let options = gruff_models::CacheOptions { kv_dtype: DType::F16, pages: 5, slots: 3, rollback: 4 };
+    assert_eq!(config.caches.bytes_per_token(KvDtype::F16), 2 * 2 * (32 + 32) * 2);
+    let options = gruff_models::CacheOptions { kv_dtype: KvDtype::F16, pages: 5, slots: 3, rollback: 4 };
     let before = model.device().allocated_bytes();
     let caches = model.new_caches(&options).expect("there is memory");
     let taken = model.device().allocated_bytes() - before;

@@ -5,7 +5,7 @@ mod common;
 use common::{ARCHITECTURES, Entry, File, cpu};
 use gruff_blocks::BlockType;
 use gruff_gguf::Value;
-use gruff_kernels::{Activations, DType, Device};
+use gruff_kernels::{Activations, Device, KvDtype};
 
 type Edit = fn(&mut File);
 
@@ -172,7 +172,7 @@ fn caches_of_another_model_are_refused() {
     let device = cpu(Activations::F32);
     let model = File::new("qwen35", BlockType::F32).load(&device);
     let other = File::new("llama", BlockType::F32).load(&device);
-    let mut caches = common::caches(&*other, DType::F32, 1, 8, 0);
+    let mut caches = common::caches(&*other, KvDtype::F32, 1, 8, 0);
     let part = gruff_kernels::StepSequence { len: 1, past: 0, slot: 0, pages: vec![0] };
     let step = gruff_kernels::Step::text(vec![1], vec![part]).expect("sound");
     let error = model.forward(&step, &mut caches).expect_err("refused").to_string();
@@ -182,7 +182,7 @@ fn caches_of_another_model_are_refused() {
 #[test]
 fn a_token_outside_the_vocabulary_is_refused() {
     let model = File::new("llama", BlockType::F32).load(&cpu(Activations::F32));
-    let mut caches = common::caches(&*model, DType::F32, 1, 8, 0);
+    let mut caches = common::caches(&*model, KvDtype::F32, 1, 8, 0);
     let part = gruff_kernels::StepSequence { len: 1, past: 0, slot: 0, pages: vec![0] };
     let step = gruff_kernels::Step::text(vec![96], vec![part]).expect("sound");
     let error = model.forward(&step, &mut caches).expect_err("refused").to_string();
@@ -255,7 +255,7 @@ fn any_value_of_any_key_gives_a_model_or_an_error() {
                 let mut file = plain.clone();
                 file.metadata.insert(&key, value);
                 match gruff_models::load(&file.build(), &device) {
-                    Ok(model) => drop(common::logits(&*model, DType::F32, &[1, 2, 3])),
+                    Ok(model) => drop(common::logits(&*model, KvDtype::F32, &[1, 2, 3])),
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use common::{File, Sequence, caches, cpu, nmse, step};
 use gruff_blocks::BlockType;
 use gruff_gguf::Gguf;
-use gruff_kernels::{Activations, DType, Device};
+use gruff_kernels::{Activations, Device, KvDtype};
 use gruff_models::Model;
 
 /// A file of the golden folder.
@@ -87,7 +87,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// Continues `prompt` greedily up to `len` ids.
-fn greedy(model: &dyn Model, kv_dtype: DType, prompt: &[u32], len: usize) -> Vec<u32> {
+fn greedy(model: &dyn Model, kv_dtype: KvDtype, prompt: &[u32], len: usize) -> Vec<u32> {
     let mut caches = caches(model, kv_dtype, 1, len, 0);
     let mut sequences = [Sequence::new(vec![0; len], 0, 1)];
     sequences[0].ids[..prompt.len()].copy_from_slice(prompt);
@@ -110,15 +110,15 @@ fn the_exact_path_equals_transformers() {
             return;
         };
         let model = gruff_models::load(&open(&path), &cpu(Activations::F32)).expect("loads");
-        let logits = common::logits(&*model, DType::F32, &reference.ids);
+        let logits = common::logits(&*model, KvDtype::F32, &reference.ids);
         let nmse = distance(&logits, &reference.logits);
         println!("{kind}: NMSE {nmse:.1e} over {} positions", logits.len());
         assert!(logits.len() == reference.logits.len() && nmse < 1e-8, "{kind}: NMSE {nmse:.1e}");
 
-        let continued = greedy(&*model, DType::F32, &reference.ids[..32], reference.greedy_from_32.len());
+        let continued = greedy(&*model, KvDtype::F32, &reference.ids[..32], reference.greedy_from_32.len());
         assert_eq!(continued, reference.greedy_from_32, "{kind}");
 
-        let mut caches = caches(&*model, DType::F32, 1, reference.ids.len(), 0);
+        let mut caches = caches(&*model, KvDtype::F32, 1, reference.ids.len(), 0);
         let mut sequences = [Sequence::new(reference.ids.clone(), 0, 1)];
         for len in [100, 1, 1, 27, 100] {
             step(&*model, &mut caches, &mut sequences, &[len]);
@@ -139,8 +139,8 @@ fn packed_weights_equal_their_unpacked_values() {
         let packed = gruff_models::load(&gguf, &device).expect("loads");
         let unpacked = dequantized(&gguf).load(&device);
         let ids = &reference.ids[..70];
-        let expected = common::logits(&*unpacked, DType::F32, ids);
-        let nmse = distance(&common::logits(&*packed, DType::F32, ids), &expected);
+        let expected = common::logits(&*unpacked, KvDtype::F32, ids);
+        let nmse = distance(&common::logits(&*packed, KvDtype::F32, ids), &expected);
         println!("{name}: exact path NMSE {nmse:.1e}");
         assert!(nmse < 1e-8, "{name}: NMSE {nmse:.1e}");
     }
@@ -158,9 +158,9 @@ fn the_default_path_stays_near_its_twin() {
         let run = |device: &Device, kv_dtype| {
             common::logits(&*gruff_models::load(&gguf, device).expect("loads"), kv_dtype, ids)
         };
-        let fast = run(&cpu(Activations::Int8), DType::F16);
-        let twin = run(&Device::reference(Activations::Int8), DType::F16);
-        let exact = run(&cpu(Activations::F32), DType::F32);
+        let fast = run(&cpu(Activations::Int8), KvDtype::F16);
+        let twin = run(&Device::reference(Activations::Int8), KvDtype::F16);
+        let exact = run(&cpu(Activations::F32), KvDtype::F32);
         let apart = distance(&fast, &twin);
         let (fast_error, twin_error) = (distance(&fast, &exact), distance(&twin, &exact));
         println!(

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use common::{ARCHITECTURES, File, cpu, ids, logits};
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activations, DType};
+use gruff_kernels::{Activations, DType, KvDtype};
 
 #[test]
 fn looking_everywhere_changes_no_bit() {
     for architecture in ARCHITECTURES {
         let model = File::new(architecture, BlockType::Q8_0).load(&cpu(Activations::Int8));
         let ids = ids(1, 33);
-        let plain = logits(&*model, DType::F16, &ids);
+        let plain = logits(&*model, KvDtype::F16, &ids);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let names = seen.clone();
         let guard = model
@@ -27,9 +27,9 @@ fn looking_everywhere_changes_no_bit() {
                 Ok(None)
             })
             .expect("known names");
-        assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
+        assert!(logits(&*model, KvDtype::F16, &ids) == plain, "{architecture}");
         drop(guard);
-        assert!(logits(&*model, DType::F16, &ids) == plain, "{architecture}");
+        assert!(logits(&*model, KvDtype::F16, &ids) == plain, "{architecture}");
 
         let seen = seen.lock().expect("not poisoned");
         let mixer = if architecture.starts_with("qwen35") { "linear_attn" } else { "self_attn" };
@@ -54,7 +54,7 @@ fn looking_everywhere_changes_no_bit() {
 fn a_replacement_takes_the_outputs_place() {
     let model = File::new("qwen3", BlockType::F32).load(&cpu(Activations::F32));
     let ids = ids(2, 10);
-    let plain = logits(&*model, DType::F32, &ids);
+    let plain = logits(&*model, KvDtype::F32, &ids);
     for module in
         ["model.embed_tokens", "model.layers.1", "model.layers.*.self_attn", "*.mlp.up_proj", "lm_head"]
     {
@@ -62,13 +62,13 @@ fn a_replacement_takes_the_outputs_place() {
             Ok(Some(output.device().zeros(DType::F32, output.shape())?))
         };
         let guard = model.hooks().on(module, zeros).expect("known names");
-        let replaced = logits(&*model, DType::F32, &ids);
+        let replaced = logits(&*model, KvDtype::F32, &ids);
         assert!(replaced != plain, "{module}");
         if module == "lm_head" {
             assert!(replaced.iter().flatten().all(|logit| *logit == 0.0));
         }
         drop(guard);
-        assert!(logits(&*model, DType::F32, &ids) == plain, "{module} left a trace");
+        assert!(logits(&*model, KvDtype::F32, &ids) == plain, "{module} left a trace");
     }
 }
 
@@ -89,7 +89,7 @@ fn a_replacement_stays_the_hooks_own() {
                 Ok(Some(ones))
             })
             .expect("known names");
-        logits(&*model, DType::F32, &ids);
+        logits(&*model, KvDtype::F32, &ids);
         drop(guard);
         let kept = kept.lock().expect("not poisoned").take().expect("the hook was called");
         assert!(kept.to_vec_f32().expect("f32").iter().all(|value| *value == 1.0), "{module}");
@@ -112,14 +112,14 @@ fn a_replaced_mixer_equals_a_model_without_it() {
             Ok(Some(output.device().zeros(DType::F32, output.shape())?))
         })
         .expect("known names");
-    assert!(logits(&*model, DType::F32, &ids) == logits(&*without.load(&device), DType::F32, &ids));
+    assert!(logits(&*model, KvDtype::F32, &ids) == logits(&*without.load(&device), KvDtype::F32, &ids));
 }
 
 #[test]
 fn faults_of_hooks_are_told() {
     let model = File::new("llama", BlockType::F32).load(&cpu(Activations::F32));
     let run = || {
-        let mut caches = common::caches(&*model, DType::F32, 1, 8, 0);
+        let mut caches = common::caches(&*model, KvDtype::F32, 1, 8, 0);
         let part = gruff_kernels::StepSequence { len: 2, past: 0, slot: 0, pages: vec![0] };
         let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");
         model.forward(&step, &mut caches).expect_err("refused").to_string()
@@ -139,7 +139,7 @@ type Seen = Vec<(String, Vec<usize>, Option<(Vec<usize>, usize)>)>;
 
 fn inputs_seen(file: &File, ids: &[u32]) -> Seen {
     let model = file.load(&cpu(Activations::Int8));
-    let plain = logits(&*model, DType::F16, ids);
+    let plain = logits(&*model, KvDtype::F16, ids);
     let seen = Arc::new(Mutex::new(Seen::new()));
     let (kept, names) = (seen.clone(), model.names());
     let guard = model
@@ -153,7 +153,7 @@ fn inputs_seen(file: &File, ids: &[u32]) -> Seen {
             Ok(())
         })
         .expect("known names");
-    assert!(logits(&*model, DType::F16, ids) == plain, "looking changes no bit");
+    assert!(logits(&*model, KvDtype::F16, ids) == plain, "looking changes no bit");
     drop(guard);
     assert!(model.hooks().is_empty());
     std::mem::take(&mut *seen.lock().expect("not poisoned"))
@@ -216,11 +216,11 @@ fn an_input_is_the_norms_output() {
             Ok(())
         })
         .expect("known names");
-    logits(&*model, DType::F16, &ids(3, 10));
+    logits(&*model, KvDtype::F16, &ids(3, 10));
     let [output, input] = values.map(|values| std::mem::take(&mut *values.lock().expect("not poisoned")));
     assert!(!output.is_empty() && output == input);
     let _fault = model.hooks().on_input("*.down_proj", |_, _| Err("enough".into())).expect("known names");
-    let mut caches = common::caches(&*model, DType::F16, 1, 8, 0);
+    let mut caches = common::caches(&*model, KvDtype::F16, 1, 8, 0);
     let part = gruff_kernels::StepSequence { len: 2, past: 0, slot: 0, pages: vec![0] };
     let step = gruff_kernels::Step::text(vec![1, 2], vec![part]).expect("sound");
     let error = model.forward(&step, &mut caches).expect_err("refused").to_string();

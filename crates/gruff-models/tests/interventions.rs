@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{ARCHITECTURES, File, cpu, ids, logits, nmse};
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activations, DType, PAGE_LEN, Step, StepSequence, Tensor};
+use gruff_kernels::{Activations, DType, KvDtype, PAGE_LEN, Step, StepSequence, Tensor};
 use gruff_models::{
     AttnImplementation, Error, ForwardOptions, HookContext, HookError, Lora, LoraScales, Model, ModelOutput,
     ModuleKind, Weight,
@@ -16,7 +16,7 @@ const LAST: usize = 3;
 
 /// A step with all logits of two sequences, and what `options` ask for.
 fn forward(model: &dyn Model, options: &ForwardOptions) -> gruff_models::Result<ModelOutput> {
-    let mut caches = common::caches(model, DType::F32, 2, PAGE_LEN, 0);
+    let mut caches = common::caches(model, KvDtype::F32, 2, PAGE_LEN, 0);
     let part = |len, slot| StepSequence { len, past: 0, slot, pages: vec![slot as u32] };
     let tokens = [ids(1, 7), ids(2, 12)].concat();
     let step = Step::text(tokens, vec![part(7, 0), part(12, 1)]).expect("sound");
@@ -274,7 +274,7 @@ fn the_last_hidden_state_needs_no_logits() {
     let model = File::new("gemma3", BlockType::Q8_0).load(&cpu(Activations::Int8));
     let options = ForwardOptions { output_last_hidden_state: true, ..ForwardOptions::default() };
     let all = values(&forward(&*model, &options).expect("runs").last_hidden_state.expect("asked for"));
-    let mut caches = common::caches(&*model, DType::F32, 1, PAGE_LEN, 0);
+    let mut caches = common::caches(&*model, KvDtype::F32, 1, PAGE_LEN, 0);
     let part = StepSequence { len: 7, past: 0, slot: 0, pages: vec![0] };
     let step = Step::text(ids(1, 7), vec![part]).expect("sound").with_output_rows(Vec::new()).expect("none");
     let output = model.forward_with(&step, &mut caches, &options).expect("runs");
@@ -290,7 +290,7 @@ fn recurrent_states_can_be_seen_and_replaced() {
         // The state behind every prefix by the rule itself, token by token on a model that is told each state anew.
         let run = |splits: &[usize], hook: &(dyn Fn(&mut Vec<f32>) -> bool + Send + Sync)| {
             let states = Arc::new(Mutex::new(Vec::new()));
-            let mut caches = common::caches(&*model, DType::F32, 1, 128, rollback);
+            let mut caches = common::caches(&*model, KvDtype::F32, 1, 128, rollback);
             let mut sequences = [common::Sequence::new(tokens.clone(), 0, 1)];
             for len in splits {
                 let kept = states.clone();
@@ -596,5 +596,5 @@ fn whatever_intervenes_changes_the_revision() {
     check("an adapter");
     model.set_attn_implementation(AttnImplementation::Eager);
     check("attention");
-    assert_eq!(logits(&*model, DType::F32, &ids(1, 3)).len(), LAST);
+    assert_eq!(logits(&*model, KvDtype::F32, &ids(1, 3)).len(), LAST);
 }

@@ -4,15 +4,15 @@ mod common;
 
 use common::{File, cpu, ids, logits};
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activations, DType};
+use gruff_kernels::{Activations, KvDtype};
 
 /// Both files give the same logits, bit for bit.
 fn same(what: &str, one: &File, other: &File) {
     for activations in [Activations::F32, Activations::Int8] {
         let device = cpu(activations);
         let ids = ids(1, 20);
-        let one = logits(&*one.load(&device), DType::F32, &ids);
-        let other = logits(&*other.load(&device), DType::F32, &ids);
+        let one = logits(&*one.load(&device), KvDtype::F32, &ids);
+        let other = logits(&*other.load(&device), KvDtype::F32, &ids);
         assert!(one == other, "{what}");
     }
 }

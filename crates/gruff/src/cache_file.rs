@@ -191,6 +191,9 @@ fn fingerprint(model: &dyn Model) -> Result<String> {
 }
 
 fn to_bytes(view: &Tensor) -> Result<Vec<u8>> {
+    if view.dtype() == DType::U8 {
+        return Ok(view.to_vec_u8()?);
+    }
     let values = view.to_vec_f32()?;
     Ok(match view.dtype() {
         // Every f16 is an f32, so this is the value as it was.
@@ -200,6 +203,9 @@ fn to_bytes(view: &Tensor) -> Result<Vec<u8>> {
 }
 
 fn from_bytes(view: &Tensor, bytes: &[u8]) -> Result<()> {
+    if view.dtype() == DType::U8 {
+        return Ok(view.write_u8(bytes)?);
+    }
     let values: Vec<f32> = match view.dtype() {
         DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
         _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),

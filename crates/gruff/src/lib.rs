@@ -72,7 +72,7 @@ pub use gruff_engine::{
     TokenDetails, Usage,
 };
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
-pub use gruff_kernels::{Device, Tensor};
+pub use gruff_kernels::{Device, KvDtype, Tensor};
 pub use gruff_models::{
     AttnImplementation, ForwardOptions, HookContext, HookError, HookGuard, Hooks, InputContext,
     LayerAttentions, LoraScales, Module, ModuleGuard, ModuleInfo, ModuleKind, Weight,

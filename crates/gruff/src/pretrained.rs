@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use gruff_engine::{Context, EngineOptions};
 use gruff_gguf::Gguf;
 use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
-use gruff_kernels::{Activations, CpuOptions, DType, Device};
+use gruff_kernels::{Activations, CpuOptions, Device, KvDtype, Without};
 use gruff_models::AttnImplementation;
 use gruff_text::{Tokenizer, TokenizerOptions};
 
@@ -87,6 +87,10 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// How numbers are kept.
     pub dtype: Dtype,
+    /// How keys and values are kept; `None` for what `dtype` says: f16, or f32 where everything is.
+    pub kv_dtype: Option<KvDtype>,
+    /// Kernel families to compute in their plainest form, to see what they contribute.
+    pub without: Vec<Without>,
     /// Tokens a sequence may have.
     pub context: Context,
     /// Prompts computed together at most; grows by itself when a larger batch is generated.
@@ -113,7 +117,10 @@ impl LoadOptions {
             Dtype::F32 => Activations::F32,
         };
         match self.device.as_deref().unwrap_or("auto") {
-            "auto" | "cpu" => Ok(Device::cpu(CpuOptions { threads: self.threads, activations, isa: None })?),
+            "auto" | "cpu" => {
+                let options = CpuOptions { threads: self.threads, activations, isa: None };
+                Ok(Device::cpu_without(options, &self.without)?)
+            }
             "reference" => Ok(Device::reference(activations)),
             other => Err(Error::Option(format!(
                 "device {other:?} is not in this build of gruff; choose one of {} (`gruff doctor` lists what this \
@@ -123,11 +130,16 @@ impl LoadOptions {
         }
     }
 
+    /// How keys and values are kept.
+    pub fn kv_dtype(&self) -> KvDtype {
+        self.kv_dtype.unwrap_or(if self.dtype == Dtype::F32 { KvDtype::F32 } else { KvDtype::F16 })
+    }
+
     pub(crate) fn engine(&self) -> EngineOptions {
         EngineOptions {
             context: self.context,
             max_sequences: self.max_sequences.max(1),
-            kv_dtype: if self.dtype == Dtype::F32 { DType::F32 } else { DType::F16 },
+            kv_dtype: self.kv_dtype(),
             memory: self.memory,
             ..EngineOptions::default()
         }
@@ -216,6 +228,12 @@ impl<T> Pretrained<T> {
     /// How attention is computed: `auto`, `eager` or `flash`.
     pub fn attn_implementation(mut self, attention: AttnImplementation) -> Self {
         self.options.attn_implementation = attention;
+        self
+    }
+
+    /// How keys and values are kept, whatever [`dtype`](Self::dtype) says.
+    pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
+        self.options.kv_dtype = Some(dtype);
         self
     }
 

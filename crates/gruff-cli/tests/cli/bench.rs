@@ -65,3 +65,49 @@ fn generate_is_measured_through_the_public_api() {
     assert_eq!(records[0]["n_gen"], 128);
     assert!(records[0]["best_ts"].as_f64().unwrap() > 0.0);
 }
+
+#[test]
+fn a_profile_accounts_for_every_operation() {
+    let gruff = Gruff::new();
+    let records = gruff.json(&[&SHORT[..], &["--profile", "-o", "json"]].concat());
+    for record in records.as_array().unwrap() {
+        let profile = &record["profile"];
+        let families = profile["families"].as_array().unwrap();
+        let names: Vec<&str> = families.iter().map(|family| family["family"].as_str().unwrap()).collect();
+        for name in ["matmul", "attention", "delta-net", "norm", "rope", "embedding"] {
+            assert!(names.contains(&name), "{name} in {names:?}");
+        }
+        assert_eq!(names.contains(&"sampling"), record["n_gen"] == 2);
+        let inside: u64 = families.iter().map(|family| family["ns"].as_u64().unwrap()).sum();
+        let of_ops: u64 =
+            profile["ops"].as_array().unwrap().iter().map(|op| op["ns"].as_u64().unwrap()).sum();
+        assert_eq!(inside, of_ops);
+        assert_eq!(inside + profile["between_ns"].as_u64().unwrap(), profile["ns"].as_u64().unwrap());
+        assert!(profile["f32_products"].as_f64().unwrap() > 1e6);
+    }
+    let table = gruff.ok(&[&SHORT[..], &["--profile"]].concat());
+    assert!(table.contains("tg2, operation by operation: 2 steps"), "{table}");
+    assert!(table.contains("| **delta-net** "), "{table}");
+}
+
+#[test]
+fn batches_have_llama_batched_benchs_columns() {
+    let gruff = Gruff::new();
+    let batch = ["bench", "tiny.gguf", "-p", "8,16", "-n", "2", "--batch", "1,3"];
+    let table = gruff.ok(&batch);
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(
+        rows[0],
+        "|     PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |    S t/s |"
+    );
+    assert!(rows[3].starts_with("|      8 |      2 |    3 |     30 |"), "{table}");
+    let records = gruff.json(&[&batch[..], &["-d", "4", "-o", "json"]].concat());
+    let counts: Vec<[u64; 4]> = records
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| ["pp", "tg", "pl", "n_kv"].map(|field| record[field].as_u64().unwrap()))
+        .collect();
+    assert_eq!(counts, [[8, 2, 1, 14], [8, 2, 3, 42], [16, 2, 1, 22], [16, 2, 3, 66]]);
+    assert!(records[0]["speed_tg"].as_f64().unwrap() > 0.0);
+}

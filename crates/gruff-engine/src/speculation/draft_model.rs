@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gruff_kernels::{DType, PAGE_LEN, Step, StepSequence, sampling};
+use gruff_kernels::{DType, KvDtype, PAGE_LEN, Step, StepSequence, sampling};
 use gruff_models::{CacheOptions, Caches, Model};
 
 use super::{DraftLength, Drafter, Schedule, Speculation};
@@ -22,7 +22,7 @@ pub struct DraftModel {
     /// A draft ends before a token that the draft model gives less than this probability (default 0.4; 0 goes on).
     pub confidence_threshold: f32,
     /// Number type of its keys and values.
-    pub kv_dtype: DType,
+    pub kv_dtype: KvDtype,
 }
 
 /// Tokens of a draft that are never exceeded: what recurrent state can be rolled back.
@@ -36,7 +36,7 @@ impl DraftModel {
             num_assistant_tokens: 20,
             schedule: Schedule::Constant,
             confidence_threshold: 0.4,
-            kv_dtype: DType::F16,
+            kv_dtype: KvDtype::F16,
         }
     }
 }

@@ -5,7 +5,8 @@
 //! Query heads are grouped: query head h reads key-value head `h * Hkv / H`. The token with index i in its
 //! sequence sees the keys 0..=i, or the last `window` of them. Scores are `q . k * scale`, then
 //! `cap * tanh(score / cap)` when capped; softmax and sums in f32. Keys and values are rounded to the cache's
-//! type when they are written, and read from there, also within the step that wrote them.
+//! type when they are written, and read from there, also within the step that wrote them; to q8_0 as
+//! [`gruff_blocks::BlockType::pack`] rounds, and from there as `unpack` widens: `scale * quant` in f32.
 //!
 //! A token's result depends on its sequence only: pages are worked through in order, [`crate::PAGE_LEN`] keys
 //! at a time, whether one query or a thousand came along. Tolerance against f64 on the same rounded keys and
@@ -15,7 +16,8 @@ mod cpu;
 mod reference;
 
 use crate::check::Check;
-use crate::{DType, KvLayer, PAGE_LEN, Result, Step, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, KvLayer, PAGE_LEN, Result, Step, Tensor};
 
 /// How scores are made and which keys are seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,11 +49,15 @@ pub(crate) trait AttentionOps {
 /// does not exist.
 pub fn write_kv(step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer) -> Result<()> {
     let check = Check::new("write_kv", layer.keys())?;
-    let (key_dim, value_dim) = (layer.keys().shape()[3], layer.values().shape()[3]);
+    let (key_dim, value_dim) = (layer.key_dim(), layer.value_dim());
     check.tensor("the keys", keys, DType::F32, &[step.len(), layer.kv_heads(), key_dim])?;
     check.tensor("the values", values, DType::F32, &[step.len(), layer.kv_heads(), value_dim])?;
     check_pages(&check, step, layer)?;
-    check.device().run(|backend| backend.write_kv(step, keys, values, layer))
+    check.run(
+        Family::Attention,
+        || Work::through([keys, values]),
+        |backend| backend.write_kv(step, keys, values, layer),
+    )
 }
 
 /// Attention of the step's queries `[T, H, Dk]` over the pages of their sequences, into out `[T, H, Dv]`.
@@ -70,7 +76,7 @@ pub fn attention(
     let check = Check::new("attention", out)?;
     check.rank("the queries", queries, 3)?;
     let heads = queries.shape()[1];
-    let (key_dim, value_dim) = (layer.keys().shape()[3], layer.values().shape()[3]);
+    let (key_dim, value_dim) = (layer.key_dim(), layer.value_dim());
     check.tensor("the queries", queries, DType::F32, &[step.len(), heads, key_dim])?;
     check.tensor("the output", out, DType::F32, &[step.len(), heads, value_dim])?;
     check.that(heads.is_multiple_of(layer.kv_heads()), || {
@@ -80,7 +86,11 @@ pub fn attention(
     check.on_device("the cache", layer.keys().device())?;
     check.disjoint("the output", out, queries)?;
     check_pages(&check, step, layer)?;
-    check.device().run(|backend| backend.attention(step, queries, layer, spec, out))
+    check.run(
+        Family::Attention,
+        || attention_work(step, queries, layer, spec, out),
+        |backend| backend.attention(step, queries, layer, spec, out),
+    )
 }
 
 fn check_pages(check: &Check, step: &Step, layer: &KvLayer) -> Result<()> {
@@ -95,4 +105,26 @@ fn check_pages(check: &Check, step: &Step, layer: &KvLayer) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Queries, output, and the visible keys and values, which a step reads at least once for each sequence.
+fn attention_work(
+    step: &Step,
+    queries: &Tensor,
+    layer: &KvLayer,
+    spec: &AttentionSpec,
+    out: &Tensor,
+) -> Work {
+    let (key_dim, value_dim) = (layer.key_dim(), layer.value_dim());
+    let window = spec.window.unwrap_or(usize::MAX);
+    let (mut keys, mut scores) = (0, 0);
+    for sequence in step.sequences() {
+        let end = sequence.past + sequence.len;
+        keys += end.min(window.saturating_add(sequence.len - 1));
+        scores += (sequence.past..end).map(|position| (position + 1).min(window)).sum::<usize>();
+    }
+    Work::through([queries, out])
+        .bytes(keys * KvLayer::bytes_per_token(layer.dtype(), layer.kv_heads(), key_dim, value_dim))
+        .products(scores * queries.shape()[1] * (key_dim + value_dim))
+        .detail(layer.dtype().name())
 }

@@ -2,12 +2,34 @@
 
 use super::{AttentionOps, AttentionSpec};
 use crate::reference::{ReferenceDevice, load, store};
-use crate::{KvLayer, PAGE_LEN, Result, Step, Tensor};
+use gruff_blocks::BlockType;
+
+use crate::{KvDtype, KvLayer, PAGE_LEN, Result, Step, Tensor};
 
 /// The values of one head at one index of a sequence.
 fn slot(pool: &Tensor, pages: &[u32], head: usize, index: usize) -> Result<Tensor> {
     let page = pages[index / PAGE_LEN] as usize;
     pool.select(0, page)?.select(0, head)?.narrow(0, index % PAGE_LEN, 1)
+}
+
+/// Rounds to the cache's type and stores.
+fn keep(dtype: KvDtype, values: &[f64], slot: &Tensor) -> Result<()> {
+    if dtype != KvDtype::Q8_0 {
+        return store(slot, values);
+    }
+    let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+    let mut packed = vec![0; slot.len()];
+    BlockType::Q8_0.pack(&values, &mut packed)?;
+    slot.store_bytes(&packed)
+}
+
+/// The values that a cache holds.
+fn kept(dtype: KvDtype, slot: &Tensor) -> Result<Vec<f64>> {
+    if dtype != KvDtype::Q8_0 {
+        return load(slot);
+    }
+    let values = BlockType::Q8_0.unpack_to_vec(&slot.load_bytes()?)?;
+    Ok(values.into_iter().map(f64::from).collect())
 }
 
 impl AttentionOps for ReferenceDevice {
@@ -17,7 +39,8 @@ impl AttentionOps for ReferenceDevice {
                 for i in 0..sequence.len {
                     for head in 0..layer.kv_heads() {
                         let value = load(&source.narrow(0, start + i, 1)?.narrow(1, head, 1)?)?;
-                        store(&slot(pool, &sequence.pages, head, sequence.past + i)?, &value)?;
+                        let slot = slot(pool, &sequence.pages, head, sequence.past + i)?;
+                        keep(layer.dtype(), &value, &slot)?;
                     }
                 }
             }
@@ -42,7 +65,9 @@ impl AttentionOps for ReferenceDevice {
             for kv_head in 0..layer.kv_heads() {
                 let total = sequence.past + sequence.len;
                 let gather = |pool: &Tensor| -> Result<Vec<Vec<f64>>> {
-                    (0..total).map(|j| load(&slot(pool, &sequence.pages, kv_head, j)?)).collect()
+                    (0..total)
+                        .map(|j| kept(layer.dtype(), &slot(pool, &sequence.pages, kv_head, j)?))
+                        .collect()
                 };
                 let (keys, values) = (gather(layer.keys())?, gather(layer.values())?);
                 for i in 0..sequence.len {

@@ -3,7 +3,7 @@
 use super::data::gaps;
 use super::{Case, Output, Tolerance, Values};
 use crate::attention::{AttentionSpec, attention, write_kv};
-use crate::{DType, Device, KvLayer, PAGE_LEN, Result, Step, StepSequence, Tensor};
+use crate::{Device, KvDtype, KvLayer, PAGE_LEN, Result, Step, StepSequence, Tensor};
 
 /// The cases.
 pub(super) fn cases() -> Vec<Case> {
@@ -20,14 +20,15 @@ pub(super) fn cases() -> Vec<Case> {
         [6, 2, 30, 44],
         [40, 1, 8, 16],
     ] {
-        for dtype in [DType::F16, DType::F32] {
+        let whole = heads[2..].iter().all(|dim| dim % 32 == 0);
+        for dtype in KvDtype::ALL.into_iter().filter(|dtype| whole || *dtype != KvDtype::Q8_0) {
             cases.push(Scenario { heads, dtype, sequences: ragged.to_vec(), spec: plain }.case());
         }
     }
     for (window, softcap) in [(Some(1), None), (Some(7), Some(2.0)), (Some(40), None), (None, Some(5.0))] {
         let spec = AttentionSpec { window, softcap, ..plain };
         let sequences = ragged.to_vec();
-        cases.push(Scenario { heads: [6, 2, 64, 64], dtype: DType::F16, sequences, spec }.case());
+        cases.push(Scenario { heads: [6, 2, 64, 64], dtype: KvDtype::F16, sequences, spec }.case());
     }
     // Several spans, for one query, for a few, and with a window over their border.
     for (sequences, window) in [
@@ -37,7 +38,9 @@ pub(super) fn cases() -> Vec<Case> {
         (vec![(1030, 20)], Some(515)),
     ] {
         let spec = AttentionSpec { window, ..plain };
-        cases.push(Scenario { heads: [4, 1, 64, 64], dtype: DType::F16, sequences, spec }.case());
+        for dtype in [KvDtype::F16, KvDtype::Q8_0] {
+            cases.push(Scenario { heads: [4, 1, 64, 64], dtype, sequences: sequences.clone(), spec }.case());
+        }
     }
     cases
 }
@@ -46,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
 struct Scenario {
     /// Query heads, key-value heads, key width, value width.
     heads: [usize; 4],
-    dtype: DType,
+    dtype: KvDtype,
     /// Tokens before and in the step.
     sequences: Vec<(usize, usize)>,
     spec: AttentionSpec,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::compare::first_difference;
 use super::{Bar, Case, Output};
-use crate::{Activations, CpuOptions, Device, Isa, Result};
+use crate::{Activations, CpuOptions, Device, Isa, Result, Without};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -13,13 +13,15 @@ pub struct Options {
     pub cpu: bool,
     /// Run on the reference device itself.
     pub reference: bool,
+    /// Run on the CPU with families in their plainest form, all but the delta rule, which keeps another state.
+    pub plain: bool,
     /// Only operations whose name contains this.
     pub filter: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: true, reference: false, filter: None }
+        Self { cpu: true, reference: false, plain: false, filter: None }
     }
 }
 
@@ -114,6 +116,15 @@ impl Bench {
         for activations in both {
             if options.reference {
                 devices.push((activations, Device::reference(activations)));
+            }
+            if options.plain {
+                // Plain products do not round their inputs.
+                let without: &[Without] = match activations {
+                    Activations::Int8 => &[Without::Norm, Without::Attention, Without::Fusion],
+                    Activations::F32 => &[Without::Matmul, Without::Moe],
+                };
+                let cpu = CpuOptions { threads: Some(2), activations, isa: None };
+                devices.push((activations, Device::cpu_without(cpu, without)?));
             }
             let instruction_sets = Isa::ALL.into_iter().filter(|isa| options.cpu && isa.available());
             for isa in instruction_sets {

@@ -1,6 +1,7 @@
 //! The CPU device: SIMD kernels chosen at run time, a thread pool that sleeps when idle.
 
 pub mod bandwidth;
+pub mod compute;
 mod isa;
 pub(crate) mod memory;
 mod pool;

@@ -25,6 +25,10 @@ impl Element for i32 {
     const DTYPE: DType = DType::I32;
 }
 
+impl Element for u8 {
+    const DTYPE: DType = DType::U8;
+}
+
 /// Where the rows of a tensor lie: all but the last dimension counted as one, in order.
 struct Rows<'a, T> {
     base: *mut T,
@@ -163,6 +167,17 @@ impl<'a, T: Element> Output<'a, T> {
     pub(crate) unsafe fn row(&self, row: usize) -> &'a mut [T] {
         // SAFETY: in bounds and aligned (checked), exclusive (promised by the caller).
         unsafe { std::slice::from_raw_parts_mut(self.0.row(row), self.0.width) }
+    }
+
+    /// Writes one value of a row.
+    ///
+    /// # Safety
+    /// As for [`row`](Self::row), of this value alone.
+    #[inline]
+    pub(crate) unsafe fn set(&self, row: usize, column: usize, value: T) {
+        assert!(column < self.0.width);
+        // SAFETY: in bounds and aligned (checked), exclusive (promised by the caller).
+        unsafe { *self.0.row(row).add(column) = value }
     }
 
     /// `count` rows, every `step`-th from `first` on, which lie at equal distances, to be read.

@@ -25,7 +25,8 @@ mod cpu;
 mod reference;
 
 use crate::check::Check;
-use crate::{DType, Result, StateLayer, Step, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, Result, StateLayer, Step, Tensor};
 
 /// The operands of one call of the delta rule.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,11 @@ pub fn causal_conv(step: &Step, x: &Tensor, weight: &Tensor, layer: &StateLayer,
     check.disjoint("the output", out, x)?;
     check.on_device("the state", layer.conv().device())?;
     check_slots(&check, step, layer)?;
-    check.device().run(|backend| backend.causal_conv(step, x, weight, layer, out))
+    check.run(
+        Family::DeltaNet,
+        || Work::through([x, weight, out]).products(x.len() * layer.shape().conv_kernel),
+        |backend| backend.causal_conv(step, x, weight, layer, out),
+    )
 }
 
 /// `decay = a_neg * softplus(a + dt_bias)`, `beta = sigmoid(b)`: a, b, decay and beta `[T, Hv]`; dt_bias and
@@ -107,7 +112,11 @@ pub fn delta_gates(
     check.disjoint_or_same("beta", beta, b)?;
     check.disjoint("beta", beta, a)?;
     check.disjoint("beta", beta, decay)?;
-    check.device().run(|backend| backend.delta_gates(a, b, dt_bias, a_neg, decay, beta))
+    check.run(
+        Family::DeltaNet,
+        || Work::through([a, b, decay, beta]),
+        |backend| backend.delta_gates(a, b, dt_bias, a_neg, decay, beta),
+    )
 }
 
 /// The delta rule over the step, continuing from each sequence's slot and leaving the new state there:
@@ -136,7 +145,11 @@ pub fn gated_delta(step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &
     }
     check.on_device("the state", layer.matrix().device())?;
     check_slots(&check, step, layer)?;
-    check.device().run(|backend| backend.gated_delta(step, inputs, layer, out))
+    check.run(
+        Family::DeltaNet,
+        || delta_work(step, inputs, layer, out),
+        |backend| backend.gated_delta(step, inputs, layer, out),
+    )
 }
 
 fn check_slots(check: &Check, step: &Step, layer: &StateLayer) -> Result<()> {
@@ -144,4 +157,26 @@ fn check_slots(check: &Check, step: &Step, layer: &StateLayer) -> Result<()> {
     check.value(wild.is_none(), || {
         format!("slot {} of a pool of {}", wild.map_or(0, |sequence| sequence.slot), layer.slots())
     })
+}
+
+/// Operands, S (read once, written once where a chunk ends), and the rows since the last border. Multiplications are the
+/// recurrence's: three a token and value of S.
+fn delta_work(step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Work {
+    let shape = layer.shape();
+    let state = shape.value_heads * shape.key_dim * shape.value_dim;
+    let row = shape.key_heads * shape.key_dim + shape.value_heads * (shape.value_dim + 1);
+    let values: usize = step
+        .sequences()
+        .iter()
+        .map(|sequence| {
+            let (past, end) = (sequence.past, sequence.past + sequence.len);
+            let read = if past >= crate::CHUNK { state } else { 0 };
+            let written = if end / crate::CHUNK > past / crate::CHUNK { state } else { 0 };
+            read + written + (past % crate::CHUNK + sequence.len.min(shape.rows())) * row
+        })
+        .sum();
+    let DeltaInputs { queries, keys, values: v, decay, beta } = *inputs;
+    Work::through([queries, keys, v, decay, beta, out])
+        .bytes(values * DType::F32.bytes())
+        .products(3 * step.len() * state)
 }

@@ -10,7 +10,8 @@ mod reference;
 
 use crate::check::Check;
 use crate::matmul::Glu;
-use crate::{DType, Result, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, Result, Tensor};
 
 pub(crate) trait ElementwiseOps {
     fn add(&self, x: &Tensor, y: &Tensor) -> Result<()>;
@@ -31,7 +32,7 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<()> {
     check.tensor("x", x, DType::F32, x.shape())?;
     check.tensor("y", y, DType::F32, x.shape())?;
     check.disjoint_or_same("x", x, y)?;
-    check.device().run(|backend| backend.add(x, y))
+    check.run(Family::Elementwise, || Work::through([x, x, y]), |backend| backend.add(x, y))
 }
 
 /// `out = glu(gate) * up`, same shape; out may be gate or up.
@@ -45,7 +46,11 @@ pub fn glu(gate: &Tensor, up: &Tensor, glu: Glu, out: &Tensor) -> Result<()> {
     check.tensor("the output", out, DType::F32, out.shape())?;
     check.disjoint_or_same("the output", out, gate)?;
     check.disjoint_or_same("the output", out, up)?;
-    check.device().run(|backend| backend.glu(gate, up, glu, out))
+    check.run(
+        Family::Elementwise,
+        || Work::through([gate, up, out]),
+        |backend| backend.glu(gate, up, glu, out),
+    )
 }
 
 /// `x *= sigmoid(gate)`: gate of x's shape, or with 1 as its last dimension (one gate a row).
@@ -61,7 +66,7 @@ pub fn sigmoid_mul(x: &Tensor, gate: &Tensor) -> Result<()> {
     }
     check.tensor("the gate", gate, DType::F32, &shape)?;
     check.disjoint("x", x, gate)?;
-    check.device().run(|backend| backend.sigmoid_mul(x, gate))
+    check.run(Family::Elementwise, || Work::through([x, x, gate]), |backend| backend.sigmoid_mul(x, gate))
 }
 
 /// `x *= factor`.
@@ -71,7 +76,7 @@ pub fn sigmoid_mul(x: &Tensor, gate: &Tensor) -> Result<()> {
 pub fn scale(x: &Tensor, factor: f32) -> Result<()> {
     let check = Check::new("scale", x)?;
     check.tensor("x", x, DType::F32, x.shape())?;
-    check.device().run(|backend| backend.scale(x, factor))
+    check.run(Family::Elementwise, || Work::through([x, x]), |backend| backend.scale(x, factor))
 }
 
 /// `x = cap * tanh(x / cap)`.
@@ -81,7 +86,7 @@ pub fn scale(x: &Tensor, factor: f32) -> Result<()> {
 pub fn softcap(x: &Tensor, cap: f32) -> Result<()> {
     let check = Check::new("softcap", x)?;
     check.tensor("x", x, DType::F32, x.shape())?;
-    check.device().run(|backend| backend.softcap(x, cap))
+    check.run(Family::Elementwise, || Work::through([x, x]), |backend| backend.softcap(x, cap))
 }
 
 /// `out[r] = x[rows[r]]`: x `[T, D]`, out `[R, D]`.
@@ -96,7 +101,7 @@ pub fn gather_rows(x: &Tensor, rows: &[u32], out: &Tensor) -> Result<()> {
     check.disjoint("the output", out, x)?;
     let wild = rows.iter().find(|row| **row as usize >= x.shape()[0]);
     check.value(wild.is_none(), || format!("row {wild:?} of {}", x.shape()[0]))?;
-    check.device().run(|backend| backend.gather_rows(x, rows, out))
+    check.run(Family::Elementwise, || Work::through([out, out]), |backend| backend.gather_rows(x, rows, out))
 }
 
 /// Copies values from one view to another of the same shape, f32.
@@ -108,5 +113,5 @@ pub fn copy(x: &Tensor, out: &Tensor) -> Result<()> {
     check.tensor("x", x, DType::F32, out.shape())?;
     check.tensor("the output", out, DType::F32, out.shape())?;
     check.disjoint("the output", out, x)?;
-    check.device().run(|backend| backend.copy(x, out))
+    check.run(Family::Elementwise, || Work::through([x, out]), |backend| backend.copy(x, out))
 }

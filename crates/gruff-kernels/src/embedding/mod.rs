@@ -8,7 +8,8 @@ mod cpu;
 mod reference;
 
 use crate::check::Check;
-use crate::{DType, PackedTensor, Result, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, PackedTensor, Result, Tensor};
 
 pub(crate) trait EmbeddingOps {
     fn embed(&self, ids: &[u32], table: &PackedTensor, scale: f32, out: &Tensor) -> Result<()>;
@@ -27,5 +28,9 @@ pub fn embed(ids: &[u32], table: &PackedTensor, scale: f32, out: &Tensor) -> Res
     check.value(wild.is_none(), || {
         format!("token id {} is outside a vocabulary of {}", wild.copied().unwrap_or(0), table.rows())
     })?;
-    check.device().run(|backend| backend.embed(ids, table, scale, out))
+    check.run(
+        Family::Embedding,
+        || Work::through([out]).bytes(ids.len() * table.row_bytes()),
+        |backend| backend.embed(ids, table, scale, out),
+    )
 }

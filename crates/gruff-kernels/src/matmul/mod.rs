@@ -33,7 +33,8 @@ pub use quantize::{Q8_BLOCK, is_loud, loud_bar, round_block, round_row};
 use gruff_blocks::BlockType;
 
 use crate::check::Check;
-use crate::{Activation, DType, Device, PackedTensor, Result, Tensor};
+use crate::profile::Work;
+use crate::{Activation, DType, Device, Family, PackedTensor, Result, Tensor};
 
 /// The gate of a gated linear unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +80,7 @@ pub struct MatmulKernel {
 
 /// Which kernel of a device serves a weight type.
 pub fn kernel(device: &Device, block_type: BlockType) -> MatmulKernel {
-    device.run(|backend| backend.matmul_kernel(block_type))
+    device.matmul_kernel(block_type)
 }
 
 pub(crate) trait MatmulOps {
@@ -130,7 +131,11 @@ pub fn linear_many(x: &Activation, projections: &[Projection]) -> Result<()> {
             check.disjoint("the output", out, other.out)?;
         }
     }
-    check.device().run(|backend| backend.linear_many(x, projections))
+    check.run(
+        Family::Matmul,
+        || projections_work(x, projections),
+        |backend| backend.linear_many(x, projections),
+    )
 }
 
 /// `residual += x W^T`: x `[T, K]`, W `[N, K]`, residual `[T, N]`. Equals [`linear`] and an addition, bit for
@@ -144,7 +149,11 @@ pub fn linear_add(x: &Activation, weight: &PackedTensor, residual: &Tensor) -> R
     check_weight(&check, "the weight", weight, x.cols(), 1)?;
     check.tensor("the residual", residual, DType::F32, &[x.rows(), weight.rows()])?;
     check.disjoint("the residual", residual, x.tensor())?;
-    check.device().run(|backend| backend.linear_add(x, weight, residual))
+    check.run(
+        Family::Matmul,
+        || product_work(x, &[weight], &[residual, residual]),
+        |backend| backend.linear_add(x, weight, residual),
+    )
 }
 
 /// `out = glu(x Wg^T) * (x Wu^T)`: x `[T, K]`, Wg and Wu `[N, K]`, out `[T, N]`. Equals two [`linear`]s and
@@ -167,7 +176,11 @@ pub fn linear_glu(
         .that(gate.rows() == up.rows(), || format!("gate has {} rows, up has {}", gate.rows(), up.rows()))?;
     check.tensor("the output", out, DType::F32, &[x.rows(), gate.rows()])?;
     check.disjoint("the output", out, x.tensor())?;
-    check.device().run(|backend| backend.linear_glu(x, gate, up, glu, out))
+    check.run(
+        Family::Matmul,
+        || product_work(x, &[gate, up], &[out]),
+        |backend| backend.linear_glu(x, gate, up, glu, out),
+    )
 }
 
 /// A weight lives on the device and fits an input of `cols` columns.
@@ -186,5 +199,24 @@ pub(crate) fn check_weight(
             weight.rows(),
             weight.cols()
         )
+    })
+}
+
+fn projections_work(x: &Activation, projections: &[Projection]) -> Work {
+    let weights: Vec<&PackedTensor> = projections.iter().map(|projection| projection.weight).collect();
+    let outs: Vec<&Tensor> = projections.iter().map(|projection| projection.out).collect();
+    product_work(x, &weights, &outs)
+}
+
+/// Input, weights and outputs, each once.
+fn product_work(x: &Activation, weights: &[&PackedTensor], outs: &[&Tensor]) -> Work {
+    let bytes = weights.iter().map(|weight| weight.packed_bytes()).sum();
+    let products = weights.iter().map(|weight| x.rows() * weight.rows() * weight.cols()).sum();
+    let first = weights[0].block_type();
+    let same = weights.iter().all(|weight| weight.block_type() == first);
+    Work::through(outs.iter().copied().chain([x.tensor()])).bytes(bytes).products(products).detail(if same {
+        first.name()
+    } else {
+        "mixed"
     })
 }

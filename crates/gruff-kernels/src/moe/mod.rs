@@ -16,7 +16,8 @@ pub(crate) mod reference;
 
 use crate::check::Check;
 use crate::matmul::{Glu, check_weight};
-use crate::{Activation, DType, PackedTensor, Result, Tensor};
+use crate::profile::Work;
+use crate::{Activation, DType, Family, PackedTensor, Result, Tensor};
 
 /// How experts are chosen and weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +70,11 @@ pub fn route(logits: &Tensor, routing: &Routing, ids: &Tensor, weights: &Tensor)
     check.tensor("the ids", ids, DType::I32, &[tokens, routing.used])?;
     check.tensor("the weights", weights, DType::F32, &[tokens, routing.used])?;
     check.disjoint("the weights", weights, logits)?;
-    check.device().run(|backend| backend.route(logits, routing, ids, weights))
+    check.run(
+        Family::Moe,
+        || Work::through([logits, ids, weights]),
+        |backend| backend.route(logits, routing, ids, weights),
+    )
 }
 
 /// The first half of each chosen expert's feed-forward: x `[T, K]`, ids `[T, used]`, gate and up
@@ -96,7 +101,11 @@ pub fn experts_glu(
         .that(gate.rows() == up.rows(), || format!("gate has {} rows, up has {}", gate.rows(), up.rows()))?;
     check.tensor("the output", out, DType::F32, &[x.rows() * used, gate.rows()])?;
     check.disjoint("the output", out, x.tensor())?;
-    check.device().run(|backend| backend.experts_glu(x, ids, gate, up, glu, out))
+    check.run(
+        Family::Moe,
+        || experts_work(x, x.rows() * used, &[gate, up], out),
+        |backend| backend.experts_glu(x, ids, gate, up, glu, out),
+    )
 }
 
 /// The second half, weighted and summed: hidden `[T * used, K]`, ids and weights `[T, used]`, down
@@ -124,5 +133,21 @@ pub fn experts_combine(
     check.tensor("the output", out, DType::F32, &[tokens, down.rows()])?;
     check.disjoint("the output", out, hidden.tensor())?;
     check.disjoint("the output", out, weights)?;
-    check.device().run(|backend| backend.experts_combine(hidden, ids, weights, down, out))
+    check.run(
+        Family::Moe,
+        || experts_work(hidden, tokens * used, &[down], out),
+        |backend| backend.experts_combine(hidden, ids, weights, down, out),
+    )
+}
+
+/// Input, output, and the matrices of so many chosen experts: at most all of the stack.
+fn experts_work(x: &Activation, chosen: usize, weights: &[&PackedTensor], out: &Tensor) -> Work {
+    let bytes = weights
+        .iter()
+        .map(|weight| weight.packed_bytes() / weight.matrices() * chosen.min(weight.matrices()));
+    let products = weights.iter().map(|weight| chosen * weight.rows() * weight.cols());
+    Work::through([x.tensor(), out])
+        .bytes(bytes.sum())
+        .products(products.sum())
+        .detail(weights[0].block_type().name())
 }

@@ -10,7 +10,8 @@ mod cpu;
 mod reference;
 
 use crate::check::Check;
-use crate::{DType, Result, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, Result, Tensor};
 
 pub(crate) trait NormOps {
     fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()>;
@@ -43,7 +44,11 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<(
     check_rows(&check, x, out)?;
     check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
     check.disjoint("the output", out, weight)?;
-    check.device().run(|backend| backend.rms_norm(x, weight, eps, out))
+    check.run(
+        Family::Norm,
+        || Work::through([x, weight, out]),
+        |backend| backend.rms_norm(x, weight, eps, out),
+    )
 }
 
 /// `residual += delta; out = rms_norm(residual)`: all `[T, D]`. Equals the addition and [`rms_norm`], bit for
@@ -66,7 +71,11 @@ pub fn add_rms_norm(
     check.disjoint_or_same("the output", out, delta)?;
     check.disjoint("the residual", residual, delta)?;
     check.tensor("the weight", weight, DType::F32, &residual.shape()[residual.shape().len() - 1..])?;
-    check.device().run(|backend| backend.add_rms_norm(residual, delta, weight, eps, out))
+    check.run(
+        Family::Norm,
+        || Work::through([residual, residual, delta, weight, out]),
+        |backend| backend.add_rms_norm(residual, delta, weight, eps, out),
+    )
 }
 
 /// `out = rms_norm(x) * silu(gate)`, per head: x, gate and out `[T, H, D]`, weight `[D]`. May work in place
@@ -80,7 +89,11 @@ pub fn gated_rms_norm(x: &Tensor, weight: &Tensor, gate: &Tensor, eps: f32, out:
     check.tensor("the gate", gate, DType::F32, x.shape())?;
     check.disjoint("the output", out, gate)?;
     check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
-    check.device().run(|backend| backend.gated_rms_norm(x, weight, gate, eps, out))
+    check.run(
+        Family::Norm,
+        || Work::through([x, weight, gate, out]),
+        |backend| backend.gated_rms_norm(x, weight, gate, eps, out),
+    )
 }
 
 /// `out = x / sqrt(sum(x^2) + eps) * scale`: x and out `[T, D]` or `[T, H, D]`. May work in place.
@@ -90,7 +103,7 @@ pub fn gated_rms_norm(x: &Tensor, weight: &Tensor, gate: &Tensor, eps: f32, out:
 pub fn l2_norm(x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()> {
     let check = Check::new("l2_norm", out)?;
     check_rows(&check, x, out)?;
-    check.device().run(|backend| backend.l2_norm(x, eps, scale, out))
+    check.run(Family::Norm, || Work::through([x, out]), |backend| backend.l2_norm(x, eps, scale, out))
 }
 
 fn check_rows(check: &Check, x: &Tensor, out: &Tensor) -> Result<()> {

@@ -58,6 +58,7 @@ pub(crate) fn load(tensor: &Tensor) -> Result<Vec<f64>> {
         DType::I32 => {
             bytemuck::allocation::pod_collect_to_vec::<u8, i32>(&bytes).into_iter().map(f64::from).collect()
         }
+        DType::U8 => bytes.into_iter().map(f64::from).collect(),
         DType::F16 => bytemuck::allocation::pod_collect_to_vec::<u8, half::f16>(&bytes)
             .into_iter()
             .map(f64::from)
@@ -76,6 +77,10 @@ pub(crate) fn store(tensor: &Tensor, values: &[f64]) -> Result<()> {
         DType::I32 => {
             let rounded: Vec<i32> = values.iter().map(|v| *v as i32).collect();
             tensor.store_bytes(bytemuck::cast_slice(&rounded))
+        }
+        DType::U8 => {
+            let rounded: Vec<u8> = values.iter().map(|v| *v as u8).collect();
+            tensor.store_bytes(&rounded)
         }
         DType::F16 => {
             let rounded: Vec<half::f16> = values.iter().map(|v| half::f16::from_f32(*v as f32)).collect();

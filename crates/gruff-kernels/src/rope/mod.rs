@@ -14,7 +14,8 @@ mod spec;
 pub use spec::{Mrope, RopeScaling, RopeSpec, RopeStyle};
 
 use crate::check::Check;
-use crate::{DType, Result, Step, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, Result, Step, Tensor};
 
 pub(crate) trait RopeOps {
     fn rope_table(&self, step: &Step, spec: &RopeSpec, table: &Tensor) -> Result<()>;
@@ -28,7 +29,7 @@ pub(crate) trait RopeOps {
 pub fn rope_table(step: &Step, spec: &RopeSpec, table: &Tensor) -> Result<()> {
     let check = Check::new("rope_table", table)?;
     check.tensor("the table", table, DType::F32, &[step.len(), 2, spec.half()])?;
-    check.device().run(|backend| backend.rope_table(step, spec, table))
+    check.run(Family::Rope, || Work::through([table]), |backend| backend.rope_table(step, spec, table))
 }
 
 /// Rotates heads in place: x `[T, H, D]`, table `[T, 2, half]` with `2 * half <= D`.
@@ -45,5 +46,5 @@ pub fn rope(x: &Tensor, table: &Tensor, style: RopeStyle) -> Result<()> {
         format!("{} dimensions cannot be rotated in heads of {}", 2 * table.shape()[2], x.shape()[2])
     })?;
     check.disjoint("the input", x, table)?;
-    check.device().run(|backend| backend.rope(x, table, style))
+    check.run(Family::Rope, || Work::through([x, x, table]), |backend| backend.rope(x, table, style))
 }

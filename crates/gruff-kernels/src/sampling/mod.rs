@@ -18,7 +18,8 @@ mod reference;
 pub use random::uniform;
 
 use crate::check::Check;
-use crate::{DType, Result, Tensor};
+use crate::profile::Work;
+use crate::{DType, Family, Result, Tensor};
 
 /// How one row is sampled.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +57,7 @@ pub fn argmax(logits: &Tensor, ids: &Tensor) -> Result<()> {
     check.rank("the logits", logits, 2)?;
     check.tensor("the logits", logits, DType::F32, logits.shape())?;
     check.tensor("the ids", ids, DType::I32, &logits.shape()[..1])?;
-    check.device().run(|backend| backend.argmax(logits, ids))
+    check.run(Family::Sampling, || Work::through([logits, ids]), |backend| backend.argmax(logits, ids))
 }
 
 /// Draws one id a row: logits `[R, V]` f32, one spec a row -> ids `[R]` i32. The logits are not changed. A
@@ -75,5 +76,5 @@ pub fn sample(logits: &Tensor, specs: &[SampleSpec], ids: &Tensor) -> Result<()>
     let vocabulary = logits.shape()[1];
     let wild = specs.iter().flat_map(|spec| &spec.penalized).find(|id| **id as usize >= vocabulary);
     check.value(wild.is_none(), || format!("penalized id {wild:?} of {vocabulary}"))?;
-    check.device().run(|backend| backend.sample(logits, specs, ids))
+    check.run(Family::Sampling, || Work::through([logits, ids]), |backend| backend.sample(logits, specs, ids))
 }

@@ -30,7 +30,7 @@ impl<'a> Eager<'a> {
         spec: &'a AttentionSpec,
     ) -> Result<Self> {
         let count = sequence.past + sequence.len;
-        let (key_dim, value_dim) = (layer.keys().shape()[3], layer.values().shape()[3]);
+        let (key_dim, value_dim) = (layer.key_dim(), layer.value_dim());
         Ok(Self {
             spec,
             past: sequence.past,
@@ -38,8 +38,8 @@ impl<'a> Eager<'a> {
             key_dim,
             value_dim,
             queries: queries.to_vec_f32()?,
-            keys: read_pages(layer.keys(), &sequence.pages, count)?,
-            values: read_pages(layer.values(), &sequence.pages, count)?,
+            keys: read_pages(layer, layer.keys(), &sequence.pages, count)?,
+            values: read_pages(layer, layer.values(), &sequence.pages, count)?,
             kv_heads: layer.kv_heads(),
         })
     }
@@ -120,11 +120,13 @@ fn softmax(scores: &mut [f32]) {
 }
 
 /// The first `count` rows of `[pages, heads, PAGE_LEN, width]`, as `[heads, count, width]`.
-fn read_pages(pool: &Tensor, pages: &[u32], count: usize) -> Result<Vec<f32>> {
-    let (heads, width) = (pool.shape()[1], pool.shape()[3]);
-    let mut rows = vec![0.0; heads * count * width];
+fn read_pages(layer: &KvLayer, pool: &Tensor, pages: &[u32], count: usize) -> Result<Vec<f32>> {
+    let heads = pool.shape()[1];
+    let mut rows = Vec::new();
     for (index, page) in pages.iter().take(count.div_ceil(PAGE_LEN)).enumerate() {
-        let page = pool.select(0, *page as usize)?.to_vec_f32()?;
+        let page = layer.widened(&pool.select(0, *page as usize)?)?;
+        let width = page.len() / (heads * PAGE_LEN);
+        rows.resize(heads * count * width, 0.0);
         let start = index * PAGE_LEN;
         let len = PAGE_LEN.min(count - start) * width;
         for (head, page) in page.chunks_exact(PAGE_LEN * width).enumerate() {

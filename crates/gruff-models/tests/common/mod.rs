@@ -3,7 +3,7 @@
 
 use gruff_blocks::BlockType;
 use gruff_gguf::{Gguf, Metadata, Value, Writer};
-use gruff_kernels::{Activations, CpuOptions, DType, Device, PAGE_LEN, Step, StepSequence, StepTokens};
+use gruff_kernels::{Activations, CpuOptions, Device, KvDtype, PAGE_LEN, Step, StepSequence, StepTokens};
 use gruff_models::{CacheOptions, Caches, Model};
 
 pub const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "qwen35", "qwen35moe"];
@@ -242,7 +242,7 @@ pub fn ids(seed: u32, len: usize) -> Vec<u32> {
 /// Caches for `sequences` sequences of up to `tokens` tokens.
 pub fn caches(
     model: &dyn Model,
-    kv_dtype: DType,
+    kv_dtype: KvDtype,
     sequences: usize,
     tokens: usize,
     rollback: usize,
@@ -299,7 +299,7 @@ pub fn step(model: &dyn Model, caches: &mut Caches, sequences: &mut [Sequence], 
 }
 
 /// Logits of every token of `ids`, in one step.
-pub fn logits(model: &dyn Model, kv_dtype: DType, ids: &[u32]) -> Vec<Vec<f32>> {
+pub fn logits(model: &dyn Model, kv_dtype: KvDtype, ids: &[u32]) -> Vec<Vec<f32>> {
     let mut caches = caches(model, kv_dtype, 1, ids.len(), 0);
     let mut sequences = [Sequence::new(ids.to_vec(), 0, 1)];
     step(model, &mut caches, &mut sequences, &[ids.len()]);

@@ -8,8 +8,8 @@ use gruff::floors::convert::safetensors::SafetensorsFile;
 use gruff::floors::kernels::attention::{self, AttentionSpec};
 use gruff::floors::kernels::matmul::{self, Glu, Projection};
 use gruff::floors::kernels::{
-    Activation, DType, Device, KvLayer, PAGE_LEN, PackedTensor, Step, StepSequence, Tensor, elementwise,
-    embedding, norm,
+    Activation, DType, Device, KvDtype, KvLayer, PAGE_LEN, PackedTensor, Step, StepSequence, Tensor,
+    elementwise, embedding, norm,
 };
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -99,7 +99,7 @@ impl MiniLm {
             norm: layer_norm("embeddings.LayerNorm")?,
             layers: (0..LAYERS).map(layer).collect::<Result<_>>()?,
             minus_mean: pack(device, &minus_mean, BlockType::F32, HIDDEN)?,
-            cache: KvLayer::new(device, DType::F32, pages, HEADS, HIDDEN / HEADS, HIDDEN / HEADS)?,
+            cache: KvLayer::new(device, KvDtype::F32, pages, HEADS, HIDDEN / HEADS, HIDDEN / HEADS)?,
             device: device.clone(),
             positions,
         })

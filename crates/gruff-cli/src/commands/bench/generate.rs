@@ -38,5 +38,5 @@ pub(super) fn measure(
     }
     let test = Test { prompt: prompt.len(), generated: NEW_TOKENS, depth: 0 };
     let label = format!("generate{NEW_TOKENS}");
-    Ok(Outcome { test, label, best: true, tokens: NEW_TOKENS, began, times })
+    Ok(Outcome { test, label, best: true, tokens: NEW_TOKENS, began, times, profile: None })
 }

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use gruff::{AutoModelForCausalLM, Forward};
+use gruff::AutoModelForCausalLM;
+
+use super::profile::Profile;
+use super::sequences::Sequences;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(super) struct Outcome {
     /// When it began, UTC.
     pub(super) began: String,
     pub(super) times: Vec<Duration>,
+    /// Where the time goes, if it was asked for.
+    pub(super) profile: Option<Profile>,
 }
 
 /// Runs a test several times.
@@ -52,42 +57,24 @@ pub(super) fn measure(
     repetitions: u32,
     warmup: bool,
 ) -> anyhow::Result<Outcome> {
-    let vocabulary = model.model().config().vocab_size as u64;
-    let mut random = Random(0x6772_7566);
-    let mut tokens = |count: usize| -> Vec<u32> { (0..count).map(|_| random.below(vocabulary)).collect() };
-    let mut sequence = Forward::new(model, test.depth + test.prompt + test.generated)?.chunk(ubatch);
+    let mut sequences = Sequences::new(model, 1, test.depth + test.prompt + test.generated, ubatch)?;
     if warmup {
-        sequence.push(&tokens(test.prompt.max(1)))?;
+        sequences.prompt(test.prompt.max(1))?;
     }
     let began = chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut times = Vec::new();
     for _ in 0..repetitions {
-        sequence.clear();
-        if test.depth > 0 {
-            sequence.push(&tokens(test.depth))?;
-        }
-        let (prompt, generated) = (tokens(test.prompt), tokens(test.generated));
+        sequences.clear();
+        sequences.prompt(test.depth)?;
         let started = Instant::now();
-        if !prompt.is_empty() {
-            sequence.push(&prompt)?;
-        }
-        for token in generated {
-            sequence.push(&[token])?;
+        sequences.prompt(test.prompt)?;
+        for _ in 0..test.generated {
+            sequences.generate()?.to_vec_f32()?;
         }
         times.push(started.elapsed());
     }
     let tokens = test.prompt + test.generated;
-    Ok(Outcome { label: test.label(), test, best: false, tokens, began, times })
-}
-
-/// Knuth's linear congruential generator: which tokens does not matter, only that they vary.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (((self.0 >> 32) * bound) >> 32) as u32
-    }
+    Ok(Outcome { label: test.label(), test, best: false, tokens, began, times, profile: None })
 }
 
 impl Outcome {
@@ -122,11 +109,5 @@ mod tests {
     fn deviation_is_a_samples() {
         assert_eq!(mean_and_deviation(&[2.0]), (2.0, 0.0));
         assert_eq!(mean_and_deviation(&[1.0, 3.0]), (2.0, 2.0_f64.sqrt()));
-    }
-
-    #[test]
-    fn random_tokens_stay_in_the_vocabulary() {
-        let mut random = Random(1);
-        assert!((0..1000).all(|_| random.below(7) < 7));
     }
 }

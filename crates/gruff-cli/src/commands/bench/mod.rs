@@ -1,8 +1,11 @@
+mod batched;
 mod generate;
 mod label;
 mod list;
 mod measure;
+mod profile;
 mod report;
+mod sequences;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,16 +13,18 @@ use std::io::Write;
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use gruff::floors::kernels::bandwidth;
-use gruff::{AutoModelForCausalLM, Checkpoint, DEVICES, FromCheckpoint, LoadOptions, system};
+use gruff::floors::kernels::{Without, bandwidth};
+use gruff::{AutoModelForCausalLM, Checkpoint, DEVICES, FromCheckpoint, KvDtype, LoadOptions, system};
 
-use crate::args::{DtypeArg, SourceArgs};
+use crate::args::{DtypeArg, SourceArgs, parse_kv_dtype};
 use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::size::parse_bytes;
 
+use batched::BatchTest;
 use list::{parse_list, parse_pair};
 use measure::Test;
+use profile::Ceilings;
 use report::{Format, ModelFacts, Report};
 
 /// Measure speed as llama-bench does
@@ -32,6 +37,9 @@ use report::{Format, ModelFacts, Report};
 #[command(after_help = "Lists: 128,512 or ranges 1-4, 128-512+128, 1-8*2.\n\nExamples:\n  \
                   gruff bench -m model.gguf\n  \
                   gruff bench -m a.gguf,b.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n  \
+                  gruff bench -m model.gguf --profile\n  \
+                  gruff bench -m model.gguf --without attention,fusion\n  \
+                  gruff bench -m model.gguf -p 128 -n 32 --batch 1,2,4,8\n  \
                   gruff bench -m model.gguf --generate")]
 pub(crate) struct Bench {
     /// The model
@@ -64,11 +72,21 @@ pub(crate) struct Bench {
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+    /// Measure so many sequences together, as llama-batched-bench does: prompts, then a token of each at a time
+    #[arg(short, long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
+    batch: Vec<Numbers>,
+    /// Run each test once more and show where its time goes, operation by operation
+    #[arg(long, conflicts_with_all = ["batch", "generate"])]
+    profile: bool,
+    /// Compute these kernel families in their plainest form (threaded f32, unfused), to see what their kernels
+    /// contribute: matmul, norm, attention, delta-net, moe, fusion
+    #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = parse_without)]
+    without: Vec<Without>,
     /// Do not run each test once before it is measured
     #[arg(long)]
     no_warmup: bool,
     /// Measure `generate` instead: 128 tokens from a 12-token prompt, greedy, prompt included, the best run
-    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth"])]
+    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth", "batch"])]
     generate: bool,
     /// Device: auto, cpu or reference
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(DEVICES), hide_possible_values = true)]
@@ -76,6 +94,12 @@ pub(crate) struct Bench {
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
+    /// How keys are kept: f16, q8_0 or f32 (also -ctk) [default: f16; f32 with --dtype f32]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv_dtype)]
+    cache_type_k: Option<KvDtype>,
+    /// How values are kept: as keys are (also -ctv)
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv_dtype)]
+    cache_type_v: Option<KvDtype>,
     /// Memory that may be used, such as 4G [default: what the system has available]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
@@ -86,21 +110,39 @@ pub(crate) struct Bench {
 /// The numbers of one list argument.
 type Numbers = Vec<usize>;
 
-/// Options that llama-bench spells with one dash and two letters, which the parser cannot.
-const TWO_LETTERS: [(&str, &str); 3] = [("-pg", "--pg"), ("-ub", "--ubatch-size"), ("-hf", "--model")];
+/// The numbers of all lists that were given, or else the default.
+fn or(given: &[Numbers], default: usize) -> Vec<usize> {
+    match given.concat() {
+        numbers if numbers.is_empty() => vec![default],
+        numbers => numbers,
+    }
+}
 
-/// Writes llama-bench's two-letter options of `gruff bench` in their long form.
+/// Options that llama-bench spells with one dash and several letters, which the parser cannot.
+const SEVERAL_LETTERS: [(&str, &str); 5] = [
+    ("-pg", "--pg"),
+    ("-ub", "--ubatch-size"),
+    ("-hf", "--model"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+];
+
+/// Writes llama-bench's options of several letters of `gruff bench` in their long form.
 pub(crate) fn spell_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_bench = arguments.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
     if is_bench.is_some_and(|word| word == "bench") {
         for argument in &mut arguments {
-            if let Some((_, long)) = TWO_LETTERS.iter().find(|(short, _)| argument == *short) {
+            if let Some((_, long)) = SEVERAL_LETTERS.iter().find(|(short, _)| argument == *short) {
                 *argument = OsString::from(long);
             }
         }
     }
     arguments
+}
+
+fn parse_without(text: &str) -> Result<Without, String> {
+    text.parse().map_err(|error: gruff::floors::kernels::Error| error.to_string())
 }
 
 impl Bench {
@@ -109,9 +151,18 @@ impl Bench {
         if models.is_empty() {
             return usage("give a model to measure, for example: gruff bench -m model.gguf");
         }
+        if let (Some(keys), Some(values)) = (self.cache_type_k, self.cache_type_v)
+            && keys != values
+        {
+            return usage(format!("-ctk {keys} -ctv {values}: gruff keeps keys and values in one type"));
+        }
         let tests = self.tests();
         if tests.is_empty() && !self.generate {
             return usage("nothing to measure: give -p, -n or -pg a number above 0");
+        }
+        let batches = self.batch.concat();
+        if batches.contains(&0) {
+            return usage("--batch: 0 sequences compute nothing");
         }
         let threads = match self.threads.concat() {
             threads if threads.is_empty() => vec![None],
@@ -133,10 +184,6 @@ impl Bench {
 
     /// Every combination, in llama-bench's order.
     fn tests(&self) -> Vec<Test> {
-        let or = |given: &[Numbers], default: usize| match given.concat() {
-            numbers if numbers.is_empty() => vec![default],
-            numbers => numbers,
-        };
         let mut tests = Vec::new();
         for depth in or(&self.n_depth, 0) {
             let prompts = or(&self.n_prompt, 512).into_iter().map(|prompt| (prompt, 0));
@@ -144,6 +191,20 @@ impl Bench {
             for (prompt, generated) in prompts.chain(generations).chain(self.pg.iter().copied()) {
                 if prompt + generated > 0 {
                     tests.push(Test { prompt, generated, depth });
+                }
+            }
+        }
+        tests
+    }
+
+    /// Every combination of prompt, generation and number of sequences, in llama-batched-bench's order.
+    fn batch_tests(&self) -> Vec<BatchTest> {
+        let mut tests = Vec::new();
+        for depth in or(&self.n_depth, 0) {
+            for prompt in or(&self.n_prompt, 512) {
+                for generated in or(&self.n_gen, 128) {
+                    let of = |sequences| BatchTest { prompt, generated, sequences, depth };
+                    tests.extend(self.batch.concat().into_iter().map(of));
                 }
             }
         }
@@ -162,48 +223,57 @@ impl Bench {
             device: Some(self.device.clone()),
             threads,
             dtype: self.dtype.into(),
+            kv_dtype: self.cache_type_k.or(self.cache_type_v),
+            without: self.without.clone(),
             memory: self.memory,
             ..self.source.options()
         };
+        let repetitions = self.repetitions.unwrap_or(if self.generate { 3 } else { 5 });
         let started = std::time::Instant::now();
         let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &options)?;
         let load = started.elapsed();
         console.detail(format_args!("device: {}", model.device().name()));
-        let mut results = Vec::new();
+        let ubatch = self.ubatch_size as usize;
+        let (mut results, mut batched) = (Vec::new(), Vec::new());
         if self.generate {
             let tokenizer = self.source.tokenizer(checkpoint, console)?;
-            results.push(generate::measure(&model, &tokenizer, self.repetitions.unwrap_or(3))?);
-        } else {
-            let repetitions = self.repetitions.unwrap_or(5);
+            results.push(generate::measure(&model, &tokenizer, repetitions)?);
+        } else if self.batch.is_empty() {
             for test in tests {
                 console.detail(format_args!("{}", test.label()));
-                results.push(measure::measure(
-                    &model,
-                    *test,
-                    self.ubatch_size as usize,
-                    repetitions,
-                    !self.no_warmup,
-                )?);
+                results.push(measure::measure(&model, *test, ubatch, repetitions, !self.no_warmup)?);
+            }
+        } else {
+            for test in self.batch_tests() {
+                batched.push(batched::measure(&model, test, ubatch, self.repetitions.unwrap_or(1))?);
             }
         }
         // Before the buffer of the bandwidth meter counts.
         let peak_memory = system::peak_memory();
-        let threads = threads.unwrap_or_else(|| model.device().threads());
+        let threads = model.device().threads();
+        if self.profile {
+            let ceilings = Ceilings::measure(threads)?;
+            for (test, outcome) in tests.iter().zip(&mut results) {
+                outcome.profile = Some(profile::measure(&model, *test, ubatch, ceilings)?);
+            }
+        }
         let facts = ModelFacts {
             path: checkpoint.name(),
             label: label::of(checkpoint),
             size: checkpoint.tensor_bytes(),
             parameters: checkpoint.parameters(),
             backend: if self.device == "reference" { "reference" } else { "CPU" },
+            without: self.without.iter().map(|without| without.name()).collect(),
             threads,
             ubatch: self.ubatch_size,
-            kv_type: self.dtype.kv_type(),
+            kv_type: options.kv_dtype().name(),
             load,
             peak_memory,
             bytes_per_token: checkpoint.bytes_per_token()?,
             bandwidth: bandwidth::measure(Some(threads)).ok(),
         };
-        report.add(&facts, &results)
+        report.add(&facts, &results)?;
+        report.add_batched(&facts, &batched)
     }
 }
 
@@ -221,6 +291,7 @@ mod tests {
             spell_out(words("gruff bench -m a -pg 8,2 -ub 64")),
             words("gruff bench -m a --pg 8,2 --ubatch-size 64")
         );
+        assert_eq!(spell_out(words("gruff bench a -ctk q8_0")), words("gruff bench a --cache-type-k q8_0"));
         assert_eq!(spell_out(words("gruff -v bench -pg 8,2")), words("gruff -v bench --pg 8,2"));
         assert_eq!(spell_out(words("gruff run m -pg")), words("gruff run m -pg"));
     }

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use gruff::system;
 use serde_json::{Map, Value, json};
 
+use super::batched::BatchOutcome;
 use super::measure::{Outcome, mean_and_deviation};
 use crate::size::Bytes;
 
@@ -31,6 +32,8 @@ pub(super) struct ModelFacts {
     pub(super) size: u64,
     pub(super) parameters: u64,
     pub(super) backend: &'static str,
+    /// Kernel families in their plainest form.
+    pub(super) without: Vec<&'static str>,
     pub(super) threads: usize,
     pub(super) ubatch: u32,
     pub(super) kv_type: &'static str,
@@ -60,16 +63,31 @@ impl<W: Write> Report<W> {
             let first = !std::mem::replace(&mut self.begun, true);
             match self.format {
                 Format::Md => self.row(facts, outcome, first)?,
-                Format::Csv => self.csv(&record(facts, outcome), first)?,
-                Format::Jsonl => writeln!(self.out, "{}", json!(record(facts, outcome)))?,
-                Format::Json => {
-                    let text = format!("{:#}", json!(record(facts, outcome))).replace('\n', "\n  ");
-                    write!(self.out, "{}  {text}", if first { "[\n" } else { ",\n" })?;
-                }
+                format => write_record(&mut self.out, format, &json!(record(facts, outcome)), first)?,
             }
             self.out.flush()?;
         }
+        if self.format == Format::Md {
+            for profile in outcomes.iter().filter_map(|outcome| outcome.profile.as_ref()) {
+                profile.write(&mut self.out)?;
+            }
+        }
         self.notes.push(note(facts, outcomes));
+        Ok(())
+    }
+
+    /// The same for sequences that were measured together.
+    pub(super) fn add_batched(
+        &mut self,
+        facts: &ModelFacts,
+        outcomes: &[BatchOutcome],
+    ) -> anyhow::Result<()> {
+        let setup = setup_fields(facts);
+        for outcome in outcomes {
+            let first = !std::mem::replace(&mut self.begun, true);
+            outcome.write(&mut self.out, self.format, first, &setup)?;
+            self.out.flush()?;
+        }
         Ok(())
     }
 
@@ -112,16 +130,34 @@ impl<W: Write> Report<W> {
         let values = cells.iter().map(|(_, value, width)| cell(value, *width));
         Ok(writeln!(self.out, "| {} |", values.collect::<Vec<_>>().join(" | "))?)
     }
+}
 
-    fn csv(&mut self, record: &Map<String, Value>, first: bool) -> anyhow::Result<()> {
-        let columns: Vec<&String> = record.keys().filter(|name| !name.starts_with("samples_")).collect();
-        if first {
-            let names: Vec<&str> = columns.iter().map(|name| name.as_str()).collect();
-            writeln!(self.out, "{}", names.join(","))?;
+/// A record of some format, behind others or as the first.
+pub(super) fn write_record(
+    out: &mut impl Write,
+    format: Format,
+    record: &Value,
+    first: bool,
+) -> anyhow::Result<()> {
+    match format {
+        Format::Jsonl => writeln!(out, "{record}")?,
+        Format::Csv => {
+            let fields = record.as_object().into_iter().flatten();
+            let columns: Vec<(&String, &Value)> =
+                fields.filter(|(_, value)| !value.is_array() && !value.is_object()).collect();
+            if first {
+                let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+                writeln!(out, "{}", names.join(","))?;
+            }
+            let values: Vec<String> = columns.iter().map(|(_, value)| csv_value(value)).collect();
+            writeln!(out, "{}", values.join(","))?;
         }
-        let values: Vec<String> = columns.iter().map(|name| csv_value(&record[*name])).collect();
-        Ok(writeln!(self.out, "{}", values.join(","))?)
+        Format::Json | Format::Md => {
+            let text = format!("{record:#}").replace('\n', "\n  ");
+            write!(out, "{}  {text}", if first { "[\n" } else { ",\n" })?;
+        }
     }
+    Ok(())
 }
 
 /// A value in a column; a negative width aligns to the left.
@@ -170,6 +206,9 @@ fn bandwidth_share(facts: &ModelFacts, outcome: &Outcome) -> Option<f64> {
 fn note(facts: &ModelFacts, outcomes: &[Outcome]) -> String {
     let mut text =
         format!("{}, {} threads: load {:.1} ms", facts.label, facts.threads, facts.load.as_secs_f64() * 1e3);
+    if !facts.without.is_empty() {
+        text.push_str(&format!(", without {}", facts.without.join(", ")));
+    }
     if let Some(peak) = facts.peak_memory {
         text.push_str(&format!(", peak memory {}", Bytes(peak)));
     }
@@ -259,15 +298,20 @@ fn result_fields(outcome: &Outcome) -> Value {
 }
 
 fn own_fields(facts: &ModelFacts, outcome: &Outcome) -> Value {
-    json!({
+    let mut fields = json!({
         "test": outcome.label,
         "best_ts": best(outcome),
+        "without": facts.without,
         "load_ms": facts.load.as_secs_f64() * 1e3,
         "peak_memory": facts.peak_memory,
         "bytes_per_token": facts.bytes_per_token,
         "read_bandwidth": facts.bandwidth,
         "bandwidth_share": bandwidth_share(facts, outcome),
-    })
+    });
+    if let Some(profile) = &outcome.profile {
+        fields["profile"] = profile.json();
+    }
+    fields
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::super::AttentionSpec;
 use super::SPAN;
+use super::cached::Cached;
 use super::partial::Partial;
 use crate::cpu::scratch::cut;
 use crate::cpu::simd::{Factors, LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh};
@@ -143,21 +144,9 @@ impl<'s> Work<'s> {
 
 /// A page in f32, its rows padded to whole vectors.
 #[inline(always)]
-fn widen<S: Simd, T: Lane>(s: S, page: &[T], dim: usize, out: &mut [f32], width: usize) {
-    for (row, target) in page.chunks_exact(dim).zip(out.chunks_exact_mut(width)) {
-        let (vectors, rest) = row.as_chunks::<LANES>();
-        let (targets, last) = target.as_chunks_mut::<LANES>();
-        debug_assert!(last.is_empty());
-        for (vector, target) in vectors.iter().zip(targets.iter_mut()) {
-            s.store(T::load(s, vector), target);
-        }
-        if !rest.is_empty() {
-            let padded = &mut targets[vectors.len()];
-            *padded = [0.0; LANES];
-            for (value, target) in rest.iter().zip(padded) {
-                *target = value.widen();
-            }
-        }
+fn widen<S: Simd, T: Cached>(s: S, page: &[T], out: &mut [f32], width: usize) {
+    for (row, target) in page.chunks_exact(page.len() / PAGE_LEN).zip(out.chunks_exact_mut(width)) {
+        T::widen_row(s, row, target);
     }
 }
 
@@ -243,7 +232,7 @@ fn add_values<S: Simd, T: Lane>(
 
 /// Works through the pages of one span.
 #[inline(always)]
-fn span_pages<S: Simd, T: Lane>(
+fn span_pages<S: Simd, T: Cached>(
     s: S,
     heads: &Heads,
     pools: &Pools<T>,
@@ -262,18 +251,19 @@ fn span_pages<S: Simd, T: Lane>(
     for page in first..end {
         let row = job.pages[page] as usize * heads.kv + job.kv_head;
         let (page_keys, page_values) = (pools.keys.row(row), pools.values.row(row));
-        if widened {
-            widen(s, page_keys, heads.key_dim, work.keys, heads.key_width);
-            widen(s, page_values, heads.value_dim, work.values, heads.value_width);
+        let direct = if widened { None } else { T::direct(page_keys).zip(T::direct(page_values)) };
+        if direct.is_none() {
+            widen(s, page_keys, work.keys, heads.key_width);
+            widen(s, page_values, work.values, heads.value_width);
         }
         let queries = Matrix::new(&*work.queries, heads.key_width);
         let columns = 0..(keys.end - page * PAGE_LEN).min(PAGE_LEN);
         let width = heads.key_width;
-        if widened {
-            let keys = Matrix::new(&*work.keys, width);
+        if let Some((keys, _)) = direct {
+            let keys = Matrix::new(keys, width);
             dot_products(s, queries, rows, keys, columns, width, work.scores, PAGE_LEN);
         } else {
-            let keys = Matrix::new(page_keys, width);
+            let keys = Matrix::new(&*work.keys, width);
             dot_products(s, queries, rows, keys, columns, width, work.scores, PAGE_LEN);
         }
         let scores = work.scores.as_chunks_mut::<PAGE_LEN>().0;
@@ -291,16 +281,16 @@ fn span_pages<S: Simd, T: Lane>(
             }
         }
         let width = heads.value_width;
-        if widened {
-            add_values(s, job, page, work.scores, Matrix::new(&*work.values, width), width, partial.sums);
+        if let Some((_, values)) = direct {
+            add_values(s, job, page, work.scores, Matrix::new(values, width), width, partial.sums);
         } else {
-            add_values(s, job, page, work.scores, Matrix::new(page_values, width), width, partial.sums);
+            add_values(s, job, page, work.scores, Matrix::new(&*work.values, width), width, partial.sums);
         }
     }
 }
 
 #[inline(always)]
-fn whole_job<S: Simd, T: Lane>(
+fn whole_job<S: Simd, T: Cached>(
     s: S,
     heads: &Heads,
     pools: &Pools<T>,
@@ -325,7 +315,7 @@ fn whole_job<S: Simd, T: Lane>(
 }
 
 #[inline(always)]
-fn one_span<S: Simd, T: Lane>(
+fn one_span<S: Simd, T: Cached>(
     s: S,
     heads: &Heads,
     pools: &Pools<T>,
@@ -368,13 +358,13 @@ fn write_rows<S: Simd>(_: S, heads: &Heads, job: &Job, total: &mut Partial, out:
 
 simd_fn! {
     /// A job from queries to output rows.
-    pub(super) fn attend = whole_job[T: Lane](
+    pub(super) fn attend = whole_job[T: Cached](
         heads: &Heads, pools: &Pools<T>, job: &Job, out: &Output<f32>, scratch: &mut [f32]
     )
 }
 simd_fn! {
     /// One span of a job, into a partial result.
-    pub(super) fn attend_span = one_span[T: Lane](
+    pub(super) fn attend_span = one_span[T: Cached](
         heads: &Heads, pools: &Pools<T>, job: &Job, span: usize, partial: &mut [f32], scratch: &mut [f32]
     )
 }

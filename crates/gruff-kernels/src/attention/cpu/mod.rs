@@ -5,6 +5,7 @@
 //! counted from the sequence's start; spans are merged in order. A long decode shares out spans among threads,
 //! which changes nothing in the arithmetic.
 
+mod cached;
 mod job;
 mod partial;
 mod write;
@@ -14,10 +15,10 @@ use half::f16;
 use super::{AttentionOps, AttentionSpec};
 use crate::cpu::CpuDevice;
 use crate::cpu::scratch::with_scratch;
-use crate::cpu::simd::Lane;
 use crate::cpu::view::{Input, Output};
-use crate::{DType, KvLayer, PAGE_LEN, Result, Step, Tensor};
+use crate::{DType, KvDtype, KvLayer, PAGE_LEN, Result, Step, Tensor};
 
+use cached::Cached;
 use job::{Heads, Job, attend, attend_span, finish};
 
 /// Keys whose softmax is computed in one go, on a grid of the sequence's positions: a unit of work that is
@@ -31,7 +32,7 @@ const JOB_ROWS: usize = 32;
 const PRODUCTS: usize = 4;
 
 impl CpuDevice {
-    fn attend<T: Lane>(
+    fn attend<T: Cached>(
         &self,
         step: &Step,
         queries: &Tensor,
@@ -40,8 +41,8 @@ impl CpuDevice {
         out: &Tensor,
     ) -> Result<()> {
         let heads = Heads::of(queries, layer, out);
-        let page = |pool: &Tensor, dim: usize| pool.reshape(&[layer.pages() * heads.kv, PAGE_LEN * dim]);
-        let (keys, values) = (page(layer.keys(), heads.key_dim)?, page(layer.values(), heads.value_dim)?);
+        let page = |pool: &Tensor| pool.reshape(&[layer.pages() * heads.kv, PAGE_LEN * pool.shape()[3]]);
+        let (keys, values) = (page(layer.keys())?, page(layer.values())?);
         // SAFETY: queries were checked to be disjoint from the output; the cache's memory is its own.
         let (queries, keys, values) =
             unsafe { (Input::<f32>::of(queries), Input::<T>::of(&keys), Input::<T>::of(&values)) };
@@ -117,9 +118,10 @@ fn plan<'a>(step: &'a Step, heads: &Heads, spec: &AttentionSpec) -> Vec<Job<'a>>
 
 impl AttentionOps for CpuDevice {
     fn write_kv(&self, step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer) -> Result<()> {
-        match layer.keys().dtype() {
-            DType::F16 => self.write_pages::<f16>(step, keys, values, layer),
-            _ => self.write_pages::<f32>(step, keys, values, layer),
+        match layer.dtype() {
+            KvDtype::F32 => self.write_pages::<f32>(step, keys, values, layer),
+            KvDtype::F16 => self.write_pages::<f16>(step, keys, values, layer),
+            KvDtype::Q8_0 => self.write_pages::<u8>(step, keys, values, layer),
         }
     }
 
@@ -131,9 +133,10 @@ impl AttentionOps for CpuDevice {
         spec: &AttentionSpec,
         out: &Tensor,
     ) -> Result<()> {
-        match layer.keys().dtype() {
-            DType::F16 => self.attend::<f16>(step, queries, layer, spec, out),
-            _ => self.attend::<f32>(step, queries, layer, spec, out),
+        match layer.dtype() {
+            KvDtype::F32 => self.attend::<f32>(step, queries, layer, spec, out),
+            KvDtype::F16 => self.attend::<f16>(step, queries, layer, spec, out),
+            KvDtype::Q8_0 => self.attend::<u8>(step, queries, layer, spec, out),
         }
     }
 }

@@ -51,6 +51,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> __m256 {
+        call!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(x.as_ptr().cast()))))
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: __m256, out: &mut [f16; LANES]) {
         call!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)))
     }

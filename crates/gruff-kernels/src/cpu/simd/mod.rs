@@ -38,6 +38,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn store(self, v: Self::F32, out: &mut [f32; LANES]);
     /// Widens half precision, exactly.
     fn load_f16(self, x: &[f16; LANES]) -> Self::F32;
+    /// Widens bytes, exactly.
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F32;
     /// Rounds to half precision, ties to even.
     fn store_f16(self, v: Self::F32, out: &mut [f16; LANES]);
 

@@ -39,6 +39,11 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> V {
+        x.map(f32::from)
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: V, out: &mut [f16; LANES]) {
         *out = v.map(f16::from_f32);
     }

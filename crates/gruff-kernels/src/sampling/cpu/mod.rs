@@ -1,24 +1,22 @@
 //! The family on the CPU.
 //!
-//! A row is never sorted as a whole if a few hundred of its largest values decide: the largest value of each
-//! block bounds the k-th largest of all from below, so that two passes collect the top k. More are taken when
-//! those do not decide (a flat distribution).
+//! A row is never sorted as a whole. The largest value of each block bounds the k-th largest of all from below, so
+//! that two passes collect the top k. Without top-k, weights are summed in bins of similar value, and only the bins in
+//! which top-p ends and the draw falls are looked into.
 
 mod scan;
+mod spread;
 mod top;
 
 use super::{SampleSpec, SamplingOps, uniform};
 use crate::cpu::CpuDevice;
 use crate::cpu::scratch::with_scratch;
 use crate::cpu::view::{Input, Output};
-use crate::{Isa, Result, Tensor};
+use crate::{Result, Tensor};
 
-use scan::sum_of_exps;
+use scan::Likelihood;
+use spread::Spread;
 use top::Blocks;
-
-/// Candidates that are looked at first, and by how much their number grows when they do not decide.
-const FIRST_CANDIDATES: usize = 256;
-const GROWTH: usize = 16;
 
 impl SamplingOps for CpuDevice {
     fn argmax(&self, logits: &Tensor, ids: &Tensor) -> Result<()> {
@@ -44,7 +42,7 @@ impl SamplingOps for CpuDevice {
                 if spec.temperature == 0.0 {
                     return Some(largest);
                 }
-                Some(draw(self.isa(), &blocks, row[largest], spec))
+                Some(self.draw(&blocks, row[largest], spec))
             })
         })
     }
@@ -89,67 +87,39 @@ fn penalize(row: &mut [f32], spec: &SampleSpec) {
     }
 }
 
-fn draw(isa: Isa, blocks: &Blocks, largest: f32, spec: &SampleSpec) -> usize {
-    let row = blocks.row();
-    if spec.top_k > 0 && spec.top_k < row.len() {
-        let candidates = blocks.top(spec.top_k);
-        return decide(row, &candidates, None, largest, spec).unwrap_or(candidates[0] as usize);
-    }
-    let total = sum_of_exps(isa, row, largest, spec.temperature.recip());
-    let mut count = FIRST_CANDIDATES;
-    while count < row.len() {
-        if let Some(id) = decide(row, &blocks.top(count), Some(total), largest, spec) {
-            return id;
+impl CpuDevice {
+    fn draw(&self, blocks: &Blocks, largest: f32, spec: &SampleSpec) -> usize {
+        let row = blocks.row();
+        let likelihood = Likelihood { largest, temperature: spec.temperature };
+        if spec.top_k > 0 && spec.top_k < row.len() {
+            return draw_among(row, &blocks.top(spec.top_k), likelihood, spec);
         }
-        count *= GROWTH;
+        Spread::of(self, row, likelihood, spec.min_p).draw(spec)
     }
-    let all = blocks.top(row.len());
-    decide(row, &all, None, largest, spec).unwrap_or(all[0] as usize)
 }
 
-/// The draw among candidates in descending order; `None` when they do not decide. `total` is the weight of
-/// all ids where there are more than the candidates, whose own it is otherwise.
-fn decide(
-    row: &[f32],
-    candidates: &[u32],
-    total: Option<f64>,
-    largest: f32,
-    spec: &SampleSpec,
-) -> Option<usize> {
-    let complete = total.is_none();
-    let scale = f64::from(spec.temperature);
-    let weights: Vec<f64> = candidates
-        .iter()
-        .map(|id| ((f64::from(row[*id as usize]) - f64::from(largest)) / scale).exp())
-        .collect();
-    let total = total.unwrap_or_else(|| weights.iter().sum());
+/// The draw among candidates in descending order.
+fn draw_among(row: &[f32], candidates: &[u32], likelihood: Likelihood, spec: &SampleSpec) -> usize {
+    let weights: Vec<f64> = candidates.iter().map(|id| likelihood.of(row[*id as usize])).collect();
     let mut kept = weights.len();
-    // Whether the kept ids end among the candidates.
-    let mut ends = complete;
     if spec.top_p < 1.0 {
+        let total: f64 = weights.iter().sum();
         let mut mass = 0.0;
         let within = weights.iter().take_while(|weight| {
             let before = mass;
             mass += **weight;
             before < f64::from(spec.top_p) * total
         });
-        kept = within.count();
-        ends |= kept < weights.len();
+        kept = within.count().max(1);
     }
-    let least = f64::from(spec.min_p) * weights[0];
-    let likely = weights[..kept.max(1)].iter().take_while(|weight| **weight >= least).count();
-    ends |= likely < kept;
-    kept = likely.max(1);
-    if !ends && (spec.top_p < 1.0 || spec.min_p > 0.0) {
-        return None;
-    }
-    let mass = if ends { weights[..kept].iter().sum() } else { total };
-    let mut rest = uniform(spec.seed, spec.position) * mass;
+    let likely = weights[..kept].iter().take_while(|weight| **weight >= f64::from(spec.min_p));
+    let kept = likely.count().max(1);
+    let mut rest = uniform(spec.seed, spec.position) * weights[..kept].iter().sum::<f64>();
     for (weight, id) in weights[..kept].iter().zip(candidates) {
         if rest < *weight {
-            return Some(*id as usize);
+            return *id as usize;
         }
         rest -= weight;
     }
-    ends.then(|| candidates[kept - 1] as usize)
+    candidates[kept - 1] as usize
 }

@@ -1,6 +1,6 @@
 //! Passes over a row of logits.
 
-use crate::cpu::simd::{LANES, Simd, exp, simd_fn};
+use crate::cpu::simd::{LANES, Simd, simd_fn};
 
 /// Values of a block whose largest is kept.
 pub(super) const BLOCK: usize = 64;
@@ -23,33 +23,70 @@ fn maxima<S: Simd>(s: S, row: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `exp((x - shift) * factor)`.
+/// `exp(x)` for x at most 0, to the last bit or two; 0 below -708, where results would be denormal. Branches only in
+/// the form of selections, so that a loop over it becomes vector code.
 #[inline(always)]
-fn weight<S: Simd>(s: S, x: S::F32, shift: S::F32, factor: S::F32) -> S::F32 {
-    exp(s, s.mul(s.sub(x, shift), factor))
+pub(super) fn exp_negative(x: f64) -> f64 {
+    /// Adding it rounds to a whole number, which then stands in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    /// ln 2 in two parts, the first of few enough bits that multiples of it are exact.
+    const LN2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
+    /// 1/n! for n = 13, 12, ..., 2.
+    const TAYLOR: [f64; 12] = [
+        1.0 / 6_227_020_800.0,
+        1.0 / 479_001_600.0,
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        1.0 / 2.0,
+    ];
+    const LEAST: f64 = -708.0;
+    let clamped = if x > LEAST { x } else { LEAST };
+    let shifted = clamped * std::f64::consts::LOG2_E + ROUND;
+    let whole = shifted - ROUND;
+    let rest = (clamped - whole * LN2[0]) - whole * LN2[1];
+    // Not fused: portable code would call a function for each.
+    let mut sum = TAYLOR[0];
+    for term in &TAYLOR[1..] {
+        sum = sum * rest + *term;
+    }
+    let sum = sum * (rest * rest) + rest + 1.0;
+    let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
+    if x >= LEAST { sum * scale } else { 0.0 }
+}
+
+/// How likely a logit is, compared to the most likely one: `exp((x - largest) / temperature)`. NaN weighs nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Likelihood {
+    pub(super) largest: f32,
+    pub(super) temperature: f32,
+}
+
+impl Likelihood {
+    #[inline(always)]
+    pub(super) fn of(self, x: f32) -> f64 {
+        exp_negative((f64::from(x) - f64::from(self.largest)) / f64::from(self.temperature))
+    }
 }
 
 #[inline(always)]
-fn exps<S: Simd>(s: S, row: &[f32], largest: f32, factor: f32) -> f64 {
-    /// Vectors that are summed in f32.
-    const VECTORS: usize = 128;
-    let (shift, factor) = (s.splat(largest), s.splat(factor));
-    let (vectors, rest) = row.as_chunks::<LANES>();
-    let mut total = 0.0;
-    for part in vectors.chunks(VECTORS) {
-        let mut sum = s.splat(0.0);
-        for vector in part {
-            // The second operand is kept where the first is NaN: NaN weighs nothing.
-            let x = s.max(s.load(vector), s.splat(f32::NEG_INFINITY));
-            sum = s.add(sum, weight(s, x, shift, factor));
+fn weights<S: Simd>(_: S, row: &[f32], likelihood: Likelihood, out: &mut [f64]) -> f64 {
+    /// Sums that do not wait for each other.
+    const SUMS: usize = 8;
+    let mut sums = [0.0; SUMS];
+    for (values, weights) in row.chunks(SUMS).zip(out.chunks_mut(SUMS)) {
+        for ((x, weight), sum) in values.iter().zip(weights).zip(&mut sums) {
+            *weight = likelihood.of(*x);
+            *sum += *weight;
         }
-        total += f64::from(s.sum(sum));
     }
-    let mut padded = [f32::NEG_INFINITY; LANES];
-    for (value, x) in padded.iter_mut().zip(rest) {
-        *value = if x.is_nan() { f32::NEG_INFINITY } else { *x };
-    }
-    total + f64::from(s.sum(weight(s, s.load(&padded), shift, factor)))
+    sums.into_iter().sum()
 }
 
 simd_fn! {
@@ -57,6 +94,38 @@ simd_fn! {
     pub(super) fn block_maxima = maxima(row: &[f32], out: &mut [f32])
 }
 simd_fn! {
-    /// `sum exp((x - largest) * factor)`, NaN aside.
-    pub(super) fn sum_of_exps = exps(row: &[f32], largest: f32, factor: f32) -> f64
+    /// The weight of each value of a row, and their sum.
+    pub(super) fn weigh = weights(row: &[f32], likelihood: Likelihood, out: &mut [f64]) -> f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+
+    #[test]
+    fn exponentials_are_as_good_as_the_librarys() {
+        for i in 0..200_000 {
+            let x = -f64::from(i) * 0.0037;
+            let (ours, exact) = (exp_negative(x), x.exp());
+            let tolerance = if x < -708.0 { 1e-300 } else { exact * 4.0 * f64::EPSILON };
+            assert!((ours - exact).abs() <= tolerance, "exp({x}): {ours} instead of {exact}");
+        }
+        assert_eq!(exp_negative(0.0), 1.0);
+        assert_eq!(exp_negative(f64::NEG_INFINITY), 0.0);
+        assert_eq!(exp_negative(f64::NAN), 0.0);
+    }
+
+    #[test]
+    fn every_instruction_set_weighs_alike() {
+        let row: Vec<f32> = (0..1001).map(|i| if i == 7 { f32::NAN } else { -(i as f32) * 0.03 }).collect();
+        let likelihood = Likelihood { largest: 0.0, temperature: 0.7 };
+        let of = |isa| {
+            let mut out = vec![0.0; row.len()];
+            (weigh(isa, &row, likelihood, &mut out).to_bits(), out)
+        };
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            assert_eq!(of(isa), of(Isa::Scalar), "{isa}");
+        }
+    }
 }
