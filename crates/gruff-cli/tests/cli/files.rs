@@ -43,7 +43,7 @@ fn fit_leaves_out_what_it_cannot_read() {
     }
     let json: serde_json::Value = serde_json::from_str(&outcome.ok()).unwrap();
     assert_eq!(json["variants"].as_array().unwrap().len(), 1);
-    assert_eq!(json["variants"][0]["file"], "tiny.gguf");
+    assert_eq!(json["variants"][0]["file"], "./tiny.gguf");
     gruff.run(&["fit", "cut.gguf"]).fails(1, &["cut.gguf"]);
 }
 
