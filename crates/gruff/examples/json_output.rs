@@ -9,8 +9,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let id = arguments.next().unwrap_or(gruff::BUNDLED.into());
     let question = arguments.next().unwrap_or("What is the capital of France?".into());
-    let tokenizer = AutoTokenizer::from_pretrained(&id).load()?;
-    let model = AutoModelForCausalLM::from_pretrained(&id).load()?;
+    println!("{:#}", run(&id, &question)?);
+    Ok(())
+}
+
+/// The answer.
+pub(crate) fn run(id: &str, question: &str) -> Result<Value, Box<dyn std::error::Error>> {
+    let tokenizer = AutoTokenizer::from_pretrained(id).load()?;
+    let model = AutoModelForCausalLM::from_pretrained(id).load()?;
 
     let schema = json!({
         "type": "object",
@@ -26,11 +32,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt = tokenizer.apply_chat_template(&[Message::user(question)], &chat)?;
     let config = GenerationConfig {
         constraint: Some(Constraint::json_schema(schema)),
-        max_new_tokens: Some(200),
+        // A small model may dawdle in the white space that JSON allows.
+        max_new_tokens: Some(400),
         ..Default::default()
     };
     let output = model.generate(prompt, &config)?;
-    let value: Value = serde_json::from_str(&output.text(0, &tokenizer, true))?;
-    println!("{value:#}");
-    Ok(())
+    Ok(serde_json::from_str(&output.text(0, &tokenizer, true))?)
 }

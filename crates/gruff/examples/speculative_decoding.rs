@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig};
+use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerateOutput, GenerationConfig};
 
 const TEXT: &str = "fn add(a: i32, b: i32) -> i32 { a + b }\nfn sub(a: i32, b: i32) -> i32 { a - b }\nfn mul(a: i32, b: \
                     i32) -> i32 {";
@@ -12,9 +12,15 @@ const TEXT: &str = "fn add(a: i32, b: i32) -> i32 { a + b }\nfn sub(a: i32, b: i
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let id = arguments.next().unwrap_or(gruff::BUNDLED.into());
-    let draft = arguments.next();
-    let tokenizer = AutoTokenizer::from_pretrained(&id).load()?;
-    let model = AutoModelForCausalLM::from_pretrained(&id).load()?;
+    let outputs = run(&id, arguments.next().as_deref())?;
+    assert!(outputs.iter().all(|output| output.sequences == outputs[0].sequences), "drafts change nothing");
+    Ok(())
+}
+
+/// The answers without drafts, with those of the text itself, and with those of a draft model if there is one.
+pub(crate) fn run(id: &str, draft: Option<&str>) -> Result<Vec<GenerateOutput>, Box<dyn std::error::Error>> {
+    let tokenizer = AutoTokenizer::from_pretrained(id).load()?;
+    let model = AutoModelForCausalLM::from_pretrained(id).load()?;
     let assistant = draft.map(|draft| AutoModelForCausalLM::from_pretrained(draft).load()).transpose()?;
 
     let prompt = tokenizer.encode(TEXT)?;
@@ -30,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("prompt lookup", &lookup, None),
         ("draft model", &plain, assistant.as_ref()),
     ];
-    let mut answers = Vec::new();
+    let mut outputs = Vec::new();
     for (name, config, assistant_model) in runs {
         if name == "draft model" && assistant_model.is_none() {
             continue;
@@ -46,8 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             usage.accepted_tokens,
             usage.drafted_tokens,
         );
-        answers.push(output.sequences);
+        outputs.push(output);
     }
-    assert!(answers.iter().all(|answer| *answer == answers[0]), "drafts change nothing");
-    Ok(())
+    Ok(outputs)
 }

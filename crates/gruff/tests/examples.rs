@@ -2,18 +2,26 @@
 #![cfg(feature = "bundled-model")]
 #![allow(dead_code, reason = "their main functions are for the command line")]
 
-use gruff::{AutoModelForCausalLM, AutoTokenizer, BUNDLED, GenerationConfig};
+use gruff::{AutoModelForCausalLM, AutoTokenizer, BUNDLED, FinishReason, GenerationConfig};
 
+#[path = "../examples/custom_criterion.rs"]
+mod custom_criterion;
+#[path = "../examples/custom_processor.rs"]
+mod custom_processor;
 #[path = "../examples/evaluate.rs"]
 mod evaluate;
 #[path = "../examples/experiment.rs"]
 mod experiment;
 #[path = "../examples/fine_tune.rs"]
 mod fine_tune;
+#[path = "../examples/json_output.rs"]
+mod json_output;
 #[path = "../examples/lora_merge.rs"]
 mod lora_merge;
 #[path = "../examples/own_loop.rs"]
 mod own_loop;
+#[path = "../examples/speculative_decoding.rs"]
+mod speculative_decoding;
 #[path = "../examples/validate.rs"]
 mod validate;
 
@@ -74,4 +82,35 @@ fn a_checkpoint_is_handed_over() {
 fn a_merged_adapter_is_the_adapter() {
     let relative = lora_merge::run(BUNDLED).unwrap();
     assert!(relative < 1e-8, "{relative}");
+}
+
+#[test]
+fn a_processor_of_ones_own_rules_out_a_letter() {
+    let text = custom_processor::run(BUNDLED, "Once upon a time").unwrap();
+    assert!(text.len() > 20 && !text.contains(['e', 'E']), "{text}");
+}
+
+#[test]
+fn a_criterion_of_ones_own_ends_an_answer() {
+    let (text, reason) = custom_criterion::run(BUNDLED, "The").unwrap();
+    assert_eq!(reason, FinishReason::Criterion, "{text}");
+}
+
+#[test]
+fn an_answer_is_json_of_its_schema() {
+    let answer = json_output::run(BUNDLED, "What is the capital of France?").unwrap();
+    assert!(answer["answer"].is_string() && answer["sure"].is_boolean(), "{answer}");
+    assert!(["place", "person", "thing", "other"].contains(&answer["kind"].as_str().unwrap()), "{answer}");
+    assert_eq!(answer.as_object().unwrap().len(), 3);
+}
+
+#[test]
+fn drafts_save_steps_and_change_nothing() {
+    let outputs = speculative_decoding::run(BUNDLED, Some(BUNDLED)).unwrap();
+    assert_eq!(outputs.len(), 3);
+    assert!(outputs.iter().all(|output| output.sequences == outputs[0].sequences));
+    let drafted = |index: usize| outputs[index].usage[0].drafted_tokens;
+    assert!(drafted(0) == 0 && drafted(1) > 0 && drafted(2) > 0);
+    // A model that drafts for itself is right.
+    assert_eq!(outputs[2].usage[0].acceptance(), Some(1.0));
 }
