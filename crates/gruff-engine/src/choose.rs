@@ -33,7 +33,7 @@ pub(crate) fn values(logits: &Tensor, index: usize) -> Result<Vec<f32>> {
 impl Sequence {
     /// Whether the device chooses the sequence's token without anybody looking at logits.
     pub(crate) fn is_fused(&self, outputs: OutputOptions) -> bool {
-        self.chain.is_fused() && !outputs.any()
+        self.chain.is_fused() && !outputs.reads_logits()
     }
 
     /// Chooses the next token from row `index` of the logits.
@@ -41,8 +41,11 @@ impl Sequence {
         if self.chain.is_fused() && !outputs.scores {
             let id = draw(&row_of(logits, index)?, self.sampling.spec(&self.tokens))?;
             let id = id.ok_or(Error::Logits { position: self.tokens.len() })?;
-            let details =
-                if outputs.any() { Some(describe(&values(logits, index)?, None, id, outputs)) } else { None };
+            let details = if outputs.reads_logits() {
+                Some(describe(&values(logits, index)?, None, id, outputs))
+            } else {
+                None
+            };
             return Ok(Chosen { id, details });
         }
         let raw = values(logits, index)?;
@@ -67,7 +70,7 @@ impl Sequence {
         };
         let processed = like.device().tensor_f32(&row, &[1, row.len()])?;
         let id = draw(&processed, spec)?.ok_or(Error::Logits { position })?;
-        let details = outputs.any().then(|| describe(&raw, Some(row), id, outputs));
+        let details = outputs.reads_logits().then(|| describe(&raw, Some(row), id, outputs));
         Ok(Chosen { id, details })
     }
 }

@@ -201,7 +201,10 @@ fn verify(
             }
             _ => sequence.choose(&rows.logits, row, outputs)?,
         };
-        let Chosen { id, details } = chosen;
+        let Chosen { id, mut details } = chosen;
+        if let Some(states) = &mut sequence.states {
+            states.hand_over(outputs, &mut details);
+        }
         events.push(Event::Token { request, index: sequence.index, id, details });
         ended = sequence.push(id)?;
         if ended.is_some() || drafts.get(step) != Some(&id) {
@@ -218,7 +221,10 @@ fn advance_guided(job: &mut Job, scale: f32, rows: &Rows, events: &mut Vec<Event
     let [answer, companion] = job.members.as_mut_slice() else { return Ok(false) };
     let (Some(mut row), Some(negative)) = (answer.row.take(), companion.row.take()) else { return Ok(true) };
     guide(&mut row, &negative, scale);
-    let Chosen { id, details } = answer.choose_from(row, &rows.logits, job.request.outputs)?;
+    let Chosen { id, mut details } = answer.choose_from(row, &rows.logits, job.request.outputs)?;
+    if let Some(states) = &mut answer.states {
+        states.hand_over(job.request.outputs, &mut details);
+    }
     events.push(Event::Token { request: job.id, index: 0, id, details });
     let mut reason = answer.push(id)?;
     companion.append(id);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gruff_kernels::{DType, KvDtype, PAGE_LEN, Step, StepSequence, Tensor, sampling};
-use gruff_models::{CacheOptions, Caches, ForwardOptions, LoraScales, Model};
+use gruff_models::{AttnImplementation, CacheOptions, Caches, ForwardOptions, LoraScales, Model};
 
 use crate::error::refuse;
 use crate::job::{Job, Mode};
@@ -14,6 +14,7 @@ use crate::parked::{Parked, ParkingLot, Rewind};
 use crate::plan::{Context, MemoryPlan};
 use crate::scheduler::{Load, Share, plan};
 use crate::sequence::Sequence;
+use crate::states::{StepStates, TokenStates};
 use crate::{Event, FinishReason, Request, RequestId, Result, SamplingParams};
 
 /// Choices for an engine.
@@ -70,6 +71,8 @@ pub struct Engine {
     parked: ParkingLot,
     rewind: Rewind,
     next: u64,
+    /// Counts the steps that not all requests could share.
+    turn: usize,
 }
 
 impl Engine {
@@ -98,6 +101,7 @@ impl Engine {
             parked: ParkingLot::default(),
             rewind: Rewind { most: recurrent.then_some(options.rollback) },
             next: 0,
+            turn: 0,
             model,
             options,
             memory,
@@ -199,7 +203,37 @@ impl Engine {
         Ok(())
     }
 
+    /// What is told from inside the model, with whom it cannot be told.
+    fn check_states(&self, request: &Request) -> Result<()> {
+        let outputs = request.outputs;
+        if !outputs.reads_states() {
+            return Ok(());
+        }
+        let field = if outputs.attentions { "output_attentions" } else { "output_hidden_states" };
+        if request.beams.is_some() {
+            return refuse(field, "a search with beams does not keep it; leave num_beams out");
+        }
+        if request.speculation.is_some() {
+            return refuse(field, "steps that verify drafts do not keep it; leave speculation out");
+        }
+        if !outputs.attentions {
+            return Ok(());
+        }
+        match self.model.attn_implementation() {
+            AttnImplementation::Eager => Ok(()),
+            AttnImplementation::Auto => {
+                tracing::warn!("output_attentions: this answer uses eager attention, which is slow");
+                Ok(())
+            }
+            AttnImplementation::Flash => refuse(
+                field,
+                "flash attention has no weights to show; choose eager or auto as attn_implementation",
+            ),
+        }
+    }
+
     fn check_combination(&self, request: &Request) -> Result<()> {
+        self.check_states(request)?;
         if let Some(guidance) = &request.guidance {
             if !guidance.scale.is_finite() {
                 return refuse("guidance_scale", format!("{} has to be a finite number", guidance.scale));
@@ -250,6 +284,7 @@ impl Engine {
         self.admit();
         self.draft(&mut events);
         let mut shares = plan(&self.loads(), self.options.step_tokens);
+        self.take_turns(&mut shares);
         self.provide_pages(&mut shares, &mut events)?;
         if shares.is_empty() {
             return Ok(events);
@@ -283,9 +318,11 @@ impl Engine {
                 return;
             }
             for member in &mut job.members {
-                if let Some((parked, past)) =
-                    self.parked.best(&member.tokens, member.adapters.as_ref(), self.rewind)
-                {
+                // What is to be seen of a prompt has to be computed.
+                let sees = member.states.is_some();
+                let best =
+                    (!sees).then(|| self.parked.best(&member.tokens, member.adapters.as_ref(), self.rewind));
+                if let Some((parked, past)) = best.flatten() {
                     member.admit(parked.slot, parked.pages, past, parked.head);
                 } else if let Some(slot) = self.take_slot() {
                     member.admit(slot, Vec::new(), 0, 0);
@@ -319,7 +356,8 @@ impl Engine {
         let mut failed = Vec::new();
         for (index, job) in self.running.iter_mut().enumerate() {
             for member in &mut job.members {
-                if !member.decoding() {
+                // Drafts of a step that it had no part in are still to be verified.
+                if !member.decoding() || !member.drafts.is_empty() {
                     continue;
                 }
                 // The last token of a step is the model's own: there is no use in drafting it.
@@ -350,6 +388,23 @@ impl Engine {
             loads.collect::<Vec<_>>()
         };
         self.running.iter().enumerate().flat_map(members).collect()
+    }
+
+    /// Requests that look inside the model take turns with those that do not, or look at something else: attention in
+    /// plain code differs in the last bits, and a request's tokens do not depend on others.
+    fn take_turns(&mut self, shares: &mut Vec<Share>) {
+        let looks = |share: &Share| {
+            let outputs = self.running[share.job].request.outputs;
+            (outputs.hidden_states, outputs.attentions)
+        };
+        let mut kinds: Vec<_> = shares.iter().map(looks).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if kinds.len() > 1 {
+            let kind = kinds[self.turn % kinds.len()];
+            shares.retain(|share| looks(share) == kind);
+            self.turn = self.turn.wrapping_add(1);
+        }
     }
 
     /// Gives every share pages of its own to write to; where there are none left, parked sequences lose theirs first,
@@ -401,6 +456,7 @@ impl Engine {
             (member.past, member.head) = (0, 0);
             member.drafts.clear();
             member.row = None;
+            member.states = member.states.as_ref().map(|_| TokenStates::default());
         }
         self.waiting.push_front(job);
     }
@@ -446,8 +502,12 @@ impl Engine {
             ranges.push(first_row..output_rows.len());
         }
         let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
-        let options = ForwardOptions { adapters: self.adapters(shares), ..ForwardOptions::default() };
-        let logits = self.model.forward_with(&step, &mut self.caches, &options)?.logits;
+        let options = self.forward_options(shares);
+        let output = self.model.forward_with(&step, &mut self.caches, &options)?;
+        if let Some(states) = StepStates::of(&output, step.len())? {
+            self.collect(shares, &states)?;
+        }
+        let logits = output.logits;
         let mut ids = None;
         if any_fused {
             let chosen = logits.device().scratch(DType::I32, &[specs.len()])?;
@@ -455,6 +515,33 @@ impl Engine {
             ids = Some(chosen.to_vec_i32()?);
         }
         Ok(Rows { logits, ranges, ids })
+    }
+
+    /// What the shares' requests, which look at the same, ask of the model.
+    fn forward_options(&self, shares: &[Share]) -> ForwardOptions {
+        let outputs = shares.first().map(|share| self.running[share.job].request.outputs).unwrap_or_default();
+        ForwardOptions {
+            output_hidden_states: outputs.hidden_states,
+            output_attentions: outputs.attentions,
+            attn_implementation: outputs.attentions.then_some(AttnImplementation::Eager),
+            adapters: self.adapters(shares),
+            ..ForwardOptions::default()
+        }
+    }
+
+    /// Hands each sequence what the step has of the tokens that lead to its next one.
+    fn collect(&mut self, shares: &[Share], step: &StepStates) -> Result<()> {
+        let mut start = 0;
+        for (index, share) in shares.iter().enumerate() {
+            let member = &mut self.running[share.job].members[share.member];
+            let rows = start..start + share.tokens;
+            start = rows.end;
+            let wanted = (member.past + share.tokens).saturating_sub(member.past.max(member.leading()));
+            if let Some(states) = member.states.as_mut().filter(|_| wanted > 0) {
+                states.collect(step, index, rows, wanted)?;
+            }
+        }
+        Ok(())
     }
 
     /// The scales of adapters for each share, where any request has scales of its own.
@@ -508,7 +595,8 @@ impl Engine {
     /// Keeps what an ended sequence holds for a request that continues it.
     pub(crate) fn park(&mut self, mut sequence: Sequence) {
         match sequence.slot {
-            Some(slot) if sequence.past > 0 => {
+            // What eager attention has computed is not to the bit what others would find.
+            Some(slot) if sequence.past > 0 && sequence.states.is_none() => {
                 sequence.tokens.truncate(sequence.past);
                 let head = sequence.head;
                 let Sequence { tokens, pages, adapters, .. } = sequence;

@@ -15,6 +15,7 @@ mod sampling;
 mod scheduler;
 mod sequence;
 pub mod speculation;
+mod states;
 pub mod stopping;
 
 pub use beams::{BeamParams, EarlyStopping};
@@ -25,3 +26,4 @@ pub use request::{
     BeamOutput, Event, FinishReason, Guidance, OutputOptions, Request, RequestId, TokenDetails, Usage,
 };
 pub use sampling::SamplingParams;
+pub use states::AttentionWeights;

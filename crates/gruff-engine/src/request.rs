@@ -8,7 +8,7 @@ use gruff_models::LoraScales;
 use crate::logits::LogitsProcessor;
 use crate::speculation::Speculation;
 use crate::stopping::StoppingCriteria;
-use crate::{BeamParams, SamplingParams};
+use crate::{AttentionWeights, BeamParams, SamplingParams};
 
 /// A request's number, unique within its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,12 +85,27 @@ pub struct OutputOptions {
     /// The logarithm of the token's probability by the model's own logits, and those of so many of the most likely
     /// tokens.
     pub logprobs: Option<usize>,
+    /// What went from layer to layer. The prompt is then computed anew, whatever caches hold of it.
+    pub hidden_states: bool,
+    /// The weights of every softmax attention, which is then computed in plain code. The prompt is then computed anew,
+    /// whatever caches hold of it.
+    pub attentions: bool,
 }
 
 impl OutputOptions {
     /// Whether anything is asked.
     pub fn any(&self) -> bool {
+        self.reads_logits() || self.reads_states()
+    }
+
+    /// Whether logits are looked at.
+    pub(crate) fn reads_logits(&self) -> bool {
         self.scores || self.logits || self.logprobs.is_some()
+    }
+
+    /// Whether the inside of the model is looked at.
+    pub(crate) fn reads_states(&self) -> bool {
+        self.hidden_states || self.attentions
     }
 }
 
@@ -105,6 +120,12 @@ pub struct TokenDetails {
     pub logprob: Option<f32>,
     /// The most likely tokens with theirs, most likely first.
     pub top: Vec<(u32, f32)>,
+    /// What led to the token, as in transformers: the embeddings, then the output of every layer but the last, then
+    /// the last layer's output behind the final norm, each `[len, hidden_size]`; `len` is the prompt's tokens for the
+    /// first new token, then 1.
+    pub hidden_states: Option<Vec<Vec<f32>>>,
+    /// Of the same tokens, for each layer with softmax attention its weights.
+    pub attentions: Option<Vec<AttentionWeights>>,
 }
 
 /// Why an answer ended.

@@ -8,6 +8,7 @@ use gruff_models::LoraScales;
 
 use crate::logits::{ProcessorList, TokenContext};
 use crate::speculation::Drafter;
+use crate::states::TokenStates;
 use crate::stopping::{MaxTime, StoppingCriteria};
 use crate::{FinishReason, Request, Result, SamplingParams, Usage};
 
@@ -43,6 +44,8 @@ pub(crate) struct Sequence {
     pub(crate) drafts: Vec<u32>,
     /// The logits behind the last token, while others of the request are waited for.
     pub(crate) row: Option<Vec<f32>>,
+    /// What led to the next token inside the model, where that is asked for.
+    pub(crate) states: Option<TokenStates>,
     drafted: usize,
     accepted: usize,
     admitted: Instant,
@@ -79,6 +82,7 @@ impl Sequence {
             drafter: None,
             drafts: Vec::new(),
             row: None,
+            states: request.outputs.reads_states().then(TokenStates::default),
             drafted: 0,
             accepted: 0,
             admitted: Instant::now(),
@@ -99,6 +103,7 @@ impl Sequence {
             prompt_len,
             chain: ProcessorList::default(),
             criteria: Vec::new(),
+            states: None,
             ..self.fork(0)
         }
     }
@@ -126,6 +131,7 @@ impl Sequence {
             drafter: None,
             drafts: Vec::new(),
             row: None,
+            states: self.states.clone(),
             drafted: 0,
             accepted: 0,
             admitted: self.admitted,
@@ -154,6 +160,11 @@ impl Sequence {
     /// Whether the next step of it is about the answer alone.
     pub(crate) fn decoding(&self) -> bool {
         self.pending() == 1 && self.first_token.is_some()
+    }
+
+    /// The first token that leads to the next new one: the prompt's first, then the last new one.
+    pub(crate) fn leading(&self) -> usize {
+        if self.tokens.len() == self.prompt_len { 0 } else { self.tokens.len() - 1 }
     }
 
     /// Pages missing for the first `len` tokens.

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use gruff_engine::speculation::PromptLookup;
 use gruff_engine::{
-    BeamParams, Context, Engine, EngineOptions, Event, FinishReason, Guidance, Request, RequestId,
+    BeamParams, Context, Engine, EngineOptions, Event, FinishReason, Guidance, OutputOptions, Request,
+    RequestId,
 };
 use gruff_kernels::{Activations, Device, PAGE_LEN, StateShape, Step, StepTokens, Tensor};
 use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
@@ -319,4 +320,27 @@ fn memory_is_planned_before_it_is_taken() {
     let auto = EngineOptions { context: Context::Auto, memory: Some(300 << 20), ..EngineOptions::default() };
     let engine = Engine::new(Adder::new(true), auto).unwrap();
     assert_eq!(engine.memory().context, 4096);
+}
+
+#[test]
+fn only_who_asks_looks_inside_the_model() {
+    // The model gives logits only: it fails whoever asks for more, and would fail others if they asked too.
+    let mut engine = Engine::new(Adder::new(true), options(64, 3)).unwrap();
+    let outputs = OutputOptions { hidden_states: true, ..OutputOptions::default() };
+    let asks = engine.submit(Request { outputs, ..request(&[1, 2], 4) }).unwrap();
+    let others = [[1, 2], [3, 4]].map(|prompt| (prompt, engine.submit(request(&prompt, 4)).unwrap()));
+    let (mut failed, mut tokens) = (Vec::new(), HashMap::<_, Vec<u32>>::new());
+    let run = engine.run(|event| match event {
+        Event::Failed { request, message } => failed.push((*request, message.clone())),
+        Event::Token { request, id, details, .. } => {
+            assert_eq!(*details, None, "nobody asked");
+            tokens.entry(*request).or_default().push(*id);
+        }
+        _ => {}
+    });
+    run.unwrap();
+    assert!(failed.len() == 1 && failed[0].0 == asks && failed[0].1.contains("adder"), "{failed:?}");
+    for (prompt, id) in others {
+        assert_eq!(tokens[&id], expected(&prompt, 4));
+    }
 }

@@ -118,6 +118,10 @@ generation_config! {
     output_scores: bool,
     /// Give the model's own logits.
     output_logits: bool,
+    /// Give what went from layer to layer, for the prompt and every new token.
+    output_hidden_states: bool,
+    /// Give the weights of every softmax attention, which then is eager.
+    output_attentions: bool,
     /// The token that pads shorter rows of a padded batch.
     pad_token_id: u32,
     /// The token that begins texts; prompts have it from the tokenizer.
@@ -346,6 +350,8 @@ impl GenerationConfig {
                 scores: self.output_scores.unwrap_or(false),
                 logits: self.output_logits.unwrap_or(false),
                 logprobs: self.logprobs,
+                hidden_states: self.output_hidden_states.unwrap_or(false),
+                attentions: self.output_attentions.unwrap_or(false),
             },
             ..Request::new(prompt)
         }

@@ -44,8 +44,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("assistant_lookbehind", "the draft model must have the same vocabulary"),
     ("target_lookbehind", "the draft model must have the same vocabulary"),
     ("speculation_type", "only draft models and prompt lookup are supported"),
-    ("output_attentions", "register a hook on the attention module"),
-    ("output_hidden_states", "register a hook on the layers"),
 ];
 
 /// Whether a value is one that transformers writes for "off".
@@ -111,8 +109,10 @@ impl GenerationConfig {
         Ok(config.usable(&"general.sampling"))
     }
 
-    /// Without the numbers that sampling would refuse; `place` is where they stand.
+    /// Without the numbers that sampling would refuse, and without what only a caller can want to see of the model's
+    /// inside; `place` is where they stand.
     fn usable(mut self, place: &dyn Display) -> Self {
+        (self.output_hidden_states, self.output_attentions) = (None, None);
         let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
             let Some(number) = *value else { return };
             let mut params = SamplingParams::default();
@@ -291,6 +291,11 @@ mod tests {
         let read = |text| serde_json::from_str::<GenerationConfig>(text).unwrap().usable(&"a file");
         let config = read(
             r#"{"temperature": -5, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 1e60, "seed": 3}"#,
+        );
+        assert_eq!(
+            read(r#"{"output_attentions": true}"#),
+            GenerationConfig::default(),
+            "only a caller can ask"
         );
         let expected = GenerationConfig { top_k: Some(0), seed: Some(3), ..Default::default() };
         assert_eq!(config, expected);

@@ -68,8 +68,8 @@ pub use gruff_convert::Dense;
 pub use gruff_engine::logits::{self, LogitsProcessor, PrefixAllowedTokens, TokenContext, processor_fn};
 pub use gruff_engine::stopping::{self, StoppingCriteria, criterion_fn};
 pub use gruff_engine::{
-    BeamOutput, Context, EarlyStopping, Error as EngineError, Event, FinishReason, MemoryPlan, RequestId,
-    TokenDetails, Usage,
+    AttentionWeights, BeamOutput, Context, EarlyStopping, Error as EngineError, Event, FinishReason,
+    MemoryPlan, RequestId, TokenDetails, Usage,
 };
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 pub use gruff_kernels::{Device, KvDtype, Tensor};

@@ -18,7 +18,7 @@ pub struct GenerateOutput {
     /// What each answer cost.
     pub usage: Vec<Usage>,
     /// For each sequence and each of its new tokens, what was asked about it (`output_scores`, `output_logits`,
-    /// `logprobs`); empty where nothing was, and for beams.
+    /// `logprobs`, `output_hidden_states`, `output_attentions`); empty where nothing was, and for beams.
     pub details: Vec<Vec<TokenDetails>>,
     /// For each sequence of a search with beams, its score.
     pub sequences_scores: Option<Vec<f32>>,
