@@ -11,6 +11,8 @@ mod files;
 mod gruff;
 mod quantize;
 mod run;
+#[cfg(feature = "bundled-model")]
+mod sampling;
 #[cfg(unix)]
 mod signals;
 mod text;
