@@ -112,7 +112,14 @@ impl GenerationConfig {
     /// Without the numbers that sampling would refuse, and without what only a caller can want to see of the model's
     /// inside; `place` is where they stand.
     fn usable(mut self, place: &dyn Display) -> Self {
-        (self.output_hidden_states, self.output_attentions) = (None, None);
+        for (name, asked) in [
+            ("output_hidden_states", &mut self.output_hidden_states),
+            ("output_attentions", &mut self.output_attentions),
+        ] {
+            if asked.take() == Some(true) {
+                tracing::warn!("{place}: {name}: only a caller can ask for it; it is left aside");
+            }
+        }
         let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
             let Some(number) = *value else { return };
             let mut params = SamplingParams::default();
