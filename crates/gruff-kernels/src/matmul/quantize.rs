@@ -7,12 +7,12 @@ pub const Q8_BLOCK: usize = 32;
 pub(crate) const Q8_GROUP: usize = 256;
 
 /// How far a block's largest magnitude may stand above the row: its square over the row's mean square.
-const LOUD: f32 = 25.0;
+const LOUD: f32 = 16.0;
 
 /// The largest magnitude of a rounded value.
 const Q8_MAX: f32 = 127.0;
 
-/// The bar of [`is_loud`] for the blocks of a row: 25 times its mean square.
+/// The bar of [`is_loud`] for the blocks of a row: 16 times its mean square.
 ///
 /// Squares are added in f32, value k to sum `k mod 8` in order of k, and the sums in their order.
 pub fn loud_bar(row: &[f32]) -> f32 {
