@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use gruff_blocks::BlockType;
 use gruff_kernels::{Activation, DType, PackedTensor, Step, Tensor, elementwise, matmul};
 
+use crate::versioned::Versioned;
 use crate::{Error, Model, ModuleInfo, ModuleKind, Result, Weight};
 
 /// The two small matrices of one adapted module: `W x` becomes `W x + scale * factor * B (A x)`.
@@ -129,16 +129,10 @@ struct Loaded {
     scale: f32,
 }
 
-#[derive(Default)]
-struct Registry {
-    loaded: RwLock<Arc<Vec<Loaded>>>,
-    revision: AtomicU64,
-}
-
 /// The adapters of one model, in the order in which they came.
 #[derive(Clone, Default)]
 pub struct Adapters {
-    registry: Arc<Registry>,
+    loaded: Arc<Versioned<Vec<Loaded>>>,
 }
 
 impl Adapters {
@@ -148,7 +142,7 @@ impl Adapters {
     /// [`Error::Adapter`] when the name is taken or the scale is not a number.
     pub fn add(&self, name: &str, lora: Lora, scale: f32) -> Result<()> {
         check_scale(name, scale)?;
-        self.change(|loaded| {
+        self.loaded.change(|loaded| {
             if loaded.iter().any(|known| known.name == name) {
                 let fault = "is the name of an adapter that is loaded already".to_owned();
                 return Err(Error::Adapter { name: name.to_owned(), fault });
@@ -164,7 +158,7 @@ impl Adapters {
     /// [`Error::Adapter`] when there is none of that name or the scale is not a number.
     pub fn set_scale(&self, name: &str, scale: f32) -> Result<()> {
         check_scale(name, scale)?;
-        self.change(|loaded| {
+        self.loaded.change(|loaded| {
             let known = loaded.iter_mut().find(|known| known.name == name);
             known.ok_or_else(|| unknown(name))?.scale = scale;
             Ok(())
@@ -176,7 +170,7 @@ impl Adapters {
     /// # Errors
     /// [`Error::Adapter`] when there is none of that name.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.change(|loaded| {
+        self.loaded.change(|loaded| {
             let at = loaded.iter().position(|known| known.name == name).ok_or_else(|| unknown(name))?;
             loaded.remove(at);
             Ok(())
@@ -185,7 +179,7 @@ impl Adapters {
 
     /// Names and scales.
     pub fn scales(&self) -> LoraScales {
-        self.loaded().iter().map(|known| (known.name.clone(), known.scale)).collect()
+        self.loaded.get().iter().map(|known| (known.name.clone(), known.scale)).collect()
     }
 
     /// Checks the scales that a sequence asks for.
@@ -193,7 +187,7 @@ impl Adapters {
     /// # Errors
     /// [`Error::Adapter`] for a name that is not loaded or a scale that is not a number.
     pub fn check(&self, scales: &LoraScales) -> Result<()> {
-        let loaded = self.loaded();
+        let loaded = self.loaded.get();
         for (name, scale) in scales {
             check_scale(name, *scale)?;
             if !loaded.iter().any(|known| known.name == *name) {
@@ -203,21 +197,8 @@ impl Adapters {
         Ok(())
     }
 
-    fn loaded(&self) -> Arc<Vec<Loaded>> {
-        self.registry.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Vec<Loaded>) -> Result<()>) -> Result<()> {
-        let mut loaded = self.registry.loaded.write().unwrap_or_else(PoisonError::into_inner);
-        let mut list = Vec::clone(&loaded);
-        change(&mut list)?;
-        *loaded = Arc::new(list);
-        self.registry.revision.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
     pub(crate) fn revision(&self) -> u64 {
-        self.registry.revision.load(Ordering::Relaxed)
+        self.loaded.revision()
     }
 
     /// What is on in a step; `None` when nothing is. `scales` are those of its sequences, where they say.
@@ -226,7 +207,7 @@ impl Adapters {
         step: &Step,
         scales: Option<&[LoraScales]>,
     ) -> Result<Option<ActiveAdapters>> {
-        let loaded = self.loaded();
+        let loaded = self.loaded.get();
         if let Some(scales) = scales {
             if scales.len() != step.sequences().len() {
                 let what = format!("scales for {} of {} sequences", scales.len(), step.sequences().len());

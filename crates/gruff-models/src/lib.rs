@@ -24,6 +24,7 @@ mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod versioned;
 
 pub use adapters::{Adapters, Lora, LoraScales};
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};

@@ -1,14 +1,15 @@
 //! The modules of a model by their names, and modules put in their place.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use gruff_kernels::Tensor;
 
 use crate::hooks::{HookContext, HookError};
 use crate::pattern::near;
+use crate::versioned::Versioned;
 use crate::{Error, Result};
 
 /// What a named part of a model is.
@@ -80,22 +81,16 @@ where
 
 pub(crate) type Replacements = HashMap<String, Arc<dyn Module>>;
 
-#[derive(Default)]
-struct Registry {
-    replaced: RwLock<Arc<Replacements>>,
-    revision: AtomicU64,
-}
-
 /// The modules of one model.
 #[derive(Clone, Default)]
 pub struct Modules {
     all: Arc<[ModuleInfo]>,
-    registry: Arc<Registry>,
+    replaced: Arc<Versioned<Replacements>>,
 }
 
 impl Modules {
     pub(crate) fn new(all: Vec<ModuleInfo>) -> Self {
-        Self { all: all.into(), registry: Arc::default() }
+        Self { all: all.into(), replaced: Arc::default() }
     }
 
     /// All of them, layer after layer.
@@ -119,25 +114,22 @@ impl Modules {
                 "takes or gives more than one tensor; see or replace its output with a hook instead",
             );
         }
-        let mut replaced = self.registry.replaced.write().unwrap_or_else(PoisonError::into_inner);
-        if replaced.contains_key(name) {
-            return refuse("is replaced already; drop the other guard first");
-        }
-        let mut map = Replacements::clone(&replaced);
-        map.insert(name.to_owned(), module);
-        *replaced = Arc::new(map);
-        self.registry.revision.fetch_add(1, Ordering::Relaxed);
-        Ok(ModuleGuard { registry: self.registry.clone(), name: name.to_owned() })
+        self.replaced.change(|replaced| {
+            if replaced.contains_key(name) {
+                return refuse("is replaced already; drop the other guard first");
+            }
+            replaced.insert(name.to_owned(), module);
+            Ok(ModuleGuard { replaced: self.replaced.clone(), name: name.to_owned() })
+        })
     }
 
     /// What is replaced now; `None` when nothing is.
     pub(crate) fn replaced(&self) -> Option<Arc<Replacements>> {
-        let replaced = self.registry.replaced.read().unwrap_or_else(PoisonError::into_inner);
-        (!replaced.is_empty()).then(|| replaced.clone())
+        Some(self.replaced.get()).filter(|replaced| !replaced.is_empty())
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        self.registry.revision.load(Ordering::Relaxed)
+        self.replaced.revision()
     }
 }
 
@@ -152,17 +144,13 @@ impl fmt::Debug for Modules {
 /// Keeps a module in another's place; dropping it puts the model's own back.
 #[must_use = "the model's own module comes back when the guard is dropped"]
 pub struct ModuleGuard {
-    registry: Arc<Registry>,
+    replaced: Arc<Versioned<Replacements>>,
     name: String,
 }
 
 impl Drop for ModuleGuard {
     fn drop(&mut self) {
-        let mut replaced = self.registry.replaced.write().unwrap_or_else(PoisonError::into_inner);
-        let mut map = Replacements::clone(&replaced);
-        map.remove(&self.name);
-        *replaced = Arc::new(map);
-        self.registry.revision.fetch_add(1, Ordering::Relaxed);
+        let Ok(_) = self.replaced.change(|replaced| Ok::<_, Infallible>(replaced.remove(&self.name)));
     }
 }
 

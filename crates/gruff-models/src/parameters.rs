@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use gruff_blocks::BlockType;
 use gruff_kernels::{DType, Device, ForeignBytes, PackedTensor, Tensor};
 
 use crate::pattern::near;
+use crate::versioned::Versioned;
 use crate::{Error, Result};
 
 /// One parameter of a model: a matrix (or a stack of them) in ggml blocks, or a dense tensor.
@@ -217,12 +218,6 @@ fn shape_fault(what: String) -> Error {
 
 pub(crate) type Overrides = HashMap<String, Weight>;
 
-#[derive(Default)]
-struct Registry {
-    overrides: RwLock<Arc<Overrides>>,
-    revision: AtomicU64,
-}
-
 /// The parameters of one model by transformers' names: `model.layers.3.mlp.up_proj.weight`.
 ///
 /// They are in GGUF's order: `q_proj` and `k_proj` of Llama models have the rows of a rotary pair side by side, norms
@@ -230,12 +225,12 @@ struct Registry {
 #[derive(Clone, Default)]
 pub struct Parameters {
     all: Arc<BTreeMap<String, Weight>>,
-    registry: Arc<Registry>,
+    overrides: Arc<Versioned<Overrides>>,
 }
 
 impl Parameters {
     pub(crate) fn new(all: BTreeMap<String, Weight>) -> Self {
-        Self { all: Arc::new(all), registry: Arc::default() }
+        Self { all: Arc::new(all), overrides: Arc::default() }
     }
 
     /// Their names, in alphabetical order.
@@ -267,15 +262,13 @@ impl Parameters {
             return refuse(format!("lives on {}; make the new one there", own.device().name()));
         }
         let weight = weight.like(own)?;
-        self.change(|map| drop(map.insert(name.to_owned(), weight)));
+        self.change(|map| map.insert(name.to_owned(), weight));
         Ok(())
     }
 
     /// Puts the file's own parameter back; says whether another was in its place.
     pub fn reset(&self, name: &str) -> bool {
-        let mut found = false;
-        self.change(|map| found = map.remove(name).is_some());
-        found
+        self.change(|map| map.remove(name)).is_some()
     }
 
     fn own(&self, name: &str) -> Result<&Weight> {
@@ -285,22 +278,18 @@ impl Parameters {
         })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Overrides)) {
-        let mut overrides = self.registry.overrides.write().unwrap_or_else(PoisonError::into_inner);
-        let mut map = Overrides::clone(&overrides);
-        change(&mut map);
-        *overrides = Arc::new(map);
-        self.registry.revision.fetch_add(1, Ordering::Relaxed);
+    fn change<R>(&self, change: impl FnOnce(&mut Overrides) -> R) -> R {
+        let Ok(result) = self.overrides.change(|map| Ok::<_, Infallible>(change(map)));
+        result
     }
 
     /// What is in the place of the file's own; `None` when nothing is.
     pub(crate) fn overridden(&self) -> Option<Arc<Overrides>> {
-        let overrides = self.registry.overrides.read().unwrap_or_else(PoisonError::into_inner);
-        (!overrides.is_empty()).then(|| overrides.clone())
+        Some(self.overrides.get()).filter(|overrides| !overrides.is_empty())
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        self.registry.revision.load(Ordering::Relaxed)
+        self.overrides.revision()
     }
 }
 

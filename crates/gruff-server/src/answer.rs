@@ -7,14 +7,13 @@ use std::time::Instant;
 use axum::http::StatusCode;
 use gruff::floors::text::chat::OutputFormat;
 use gruff::floors::text::{Detokenizer, Tokenizer};
-use gruff::{FinishReason, Usage};
+use gruff::{FinishReason, StopMatcher, Usage};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api_error::ApiError;
 use crate::engine_thread::Update;
 use crate::metrics::Metrics;
-use crate::stop::StopStrings;
 
 /// The answers to one request. Dropping it cancels what is still being generated.
 pub(crate) struct Generation {
@@ -74,7 +73,7 @@ pub(crate) struct TextReader {
     end_tokens: Arc<[u32]>,
     /// Special tokens that are marks of these formats are part of the text.
     format: OutputFormat,
-    stop: StopStrings,
+    stop: StopMatcher,
 }
 
 impl TextReader {
@@ -91,7 +90,7 @@ impl TextReader {
             detokenizer: if continues { detokenizer.continuing() } else { detokenizer },
             end_tokens,
             format,
-            stop: StopStrings::new(stops),
+            stop: StopMatcher::new(stops),
         }
     }
 
@@ -103,12 +102,12 @@ impl TextReader {
         if left_out {
             return String::new();
         }
-        self.stop.feed(self.detokenizer.push(id))
+        self.stop.push(self.detokenizer.push(id))
     }
 
     /// What was held back, at the end.
     pub(crate) fn finish(&mut self) -> String {
-        let mut text = self.stop.feed(self.detokenizer.finish());
+        let mut text = self.stop.push(self.detokenizer.finish());
         text.push_str(&self.stop.finish());
         text
     }

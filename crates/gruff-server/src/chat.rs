@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::answer::{Generation, TextReader, finish_reason};
 use crate::api_error::ApiError;
+use crate::background;
 use crate::engine_thread::Update;
 use crate::limits::{MAX_MESSAGES, MAX_TOOLS};
 use crate::service::Service;
@@ -66,8 +67,7 @@ impl Service {
         }
         let service = self.clone();
         let work = move || service.prepare(job);
-        let (job, prompt, requests) =
-            tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())??;
+        let (job, prompt, requests) = background::run(work).await?;
         let generation = self.begin(requests)?;
         let format = OutputFormat {
             reasoning: self.format.reasoning,

@@ -9,6 +9,7 @@ mod access;
 mod answer;
 mod anthropic;
 mod api_error;
+mod background;
 mod body;
 mod chat;
 mod engine_thread;
@@ -23,7 +24,6 @@ mod sampling;
 mod server;
 mod service;
 mod sse;
-mod stop;
 
 pub use error::Error;
 pub use options::ServerOptions;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api_error::ApiError;
+use crate::background;
 use crate::body::{self, reply};
 use crate::chat::{ChatJob, check_tools};
 use crate::service::Service;
@@ -68,9 +69,9 @@ pub(crate) async fn tokenize(
                 .map(|id| json!({"id": id, "piece": tokenizer.id_to_token(id).unwrap_or_default()}))
                 .collect(),
         };
-        Ok::<_, ApiError>(reply(&json!({"tokens": tokens})))
+        Ok(reply(&json!({"tokens": tokens})))
     };
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())?
+    background::run(work).await
 }
 
 #[derive(Deserialize)]
@@ -125,5 +126,5 @@ pub(crate) async fn apply_template(
         variables: request.chat_template_kwargs,
     };
     let work = move || service.prompt(&job).map(|prompt| reply(&json!({"prompt": prompt.text})));
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())?
+    background::run(work).await
 }

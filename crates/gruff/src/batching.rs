@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gruff_engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
+use gruff_engine::{Engine, EngineOptions, Event, FinishReason, Request, RequestId, Usage};
 
 use crate::{AutoModelForCausalLM, Error, GenerateOptions, GenerationConfig, Result};
 
@@ -63,9 +63,17 @@ impl AutoModelForCausalLM {
     /// A manager that serves up to `max_sequences` sequences at once, on an engine of its own.
     ///
     /// # Errors
-    /// [`Error::Engine`] when memory does not suffice.
+    /// As [`batching_manager_with`](Self::batching_manager_with).
     pub fn batching_manager(&self, max_sequences: usize) -> Result<BatchingManager<'_>> {
-        let options = gruff_engine::EngineOptions { max_sequences, ..self.engine_options().clone() };
+        self.batching_manager_with(EngineOptions { max_sequences, ..self.engine_options().clone() })
+    }
+
+    /// A manager on an engine made with `options`. For speculation on a model with recurrent state, let `rollback` be
+    /// the most tokens that a draft has.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] when memory does not suffice or an option is out of range.
+    pub fn batching_manager_with(&self, options: EngineOptions) -> Result<BatchingManager<'_>> {
         let engine = Engine::new(self.model().clone(), options)?;
         let (commands, inbox) = channel();
         let (outbox, events) = channel();

@@ -131,6 +131,20 @@ mod tests {
     }
 
     #[test]
+    fn the_first_of_several_ends_the_text() {
+        for (stops, text, expected, found) in [
+            (&["END", "ne"][..], "one END", "o", "ne"),
+            (&["aab"], "aaab", "a", "aab"),
+            (&["é!"], "café!", "caf", "é!"),
+        ] {
+            let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
+            let mut out: String = text.chars().map(|part| matcher.push(&part.to_string())).collect();
+            out += &matcher.finish();
+            assert_eq!((out.as_str(), matcher.found()), (expected, Some(found)));
+        }
+    }
+
+    #[test]
     fn what_begins_no_stop_string_comes_out_at_the_end() {
         let mut matcher = StopMatcher::new(vec!["###".to_owned()]);
         assert_eq!(matcher.push("a ##"), "a ");

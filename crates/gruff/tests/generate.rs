@@ -1,6 +1,7 @@
 //! `generate` on the bundled hybrid model: what it finds is what transformers finds with the same weights (recorded by
 //! tools/peers/generation.py), and every way to compute it gives the same.
 
+use gruff::floors::engine::EngineOptions;
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Constraint, Dtype, FinishReason, GenerateOptions, GenerationConfig,
     Pretrained, Prompts, Result, Streamer, TextIteratorStreamer, TextPieces, criterion_fn, processor_fn,
@@ -412,6 +413,21 @@ fn a_manager_serves_requests_as_they_come() {
     let cancelled = results.iter().find(|result| result.request == endless).unwrap();
     assert_eq!(cancelled.finish_reason, Some(FinishReason::Cancelled));
     assert_eq!(manager.in_progress(), 0);
+}
+
+#[test]
+fn a_manager_with_room_to_go_back_serves_drafts() {
+    let model = model(Dtype::Auto);
+    let lookup = GenerationConfig { prompt_lookup_num_tokens: Some(6), ..config(40) };
+    let prompt = prompts().remove(0);
+    let refused = model.batching_manager(2).unwrap().add_request(prompt.clone(), &lookup);
+    assert!(refused.unwrap_err().to_string().contains("rollback of 6 tokens"));
+    let options = EngineOptions { max_sequences: 2, rollback: 6, ..model.engine_options().clone() };
+    let mut manager = model.batching_manager_with(options).unwrap();
+    manager.add_request(prompt.clone(), &lookup).unwrap();
+    let result = manager.next().unwrap();
+    let plain = model.generate(prompt, &config(40)).unwrap();
+    assert_eq!((result.error, result.new_tokens), (None, plain.new_tokens(0).to_vec()));
 }
 
 #[test]

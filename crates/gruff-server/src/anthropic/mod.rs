@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api_error::ApiError;
+use crate::background;
 use crate::body::{self, reply};
 use crate::chat::ChatJob;
 use crate::sampling::{OneOrMany, Sampling, stops};
@@ -157,7 +158,7 @@ async fn count(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result<
     service.check_model(request.model.as_deref())?;
     let job = request.job(&service)?;
     let work = move || service.prompt(&job).map(|prompt| reply(&json!({"input_tokens": prompt.ids.len()})));
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())?
+    background::run(work).await
 }
 
 /// An error as Anthropic's API writes it.

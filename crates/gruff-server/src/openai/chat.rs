@@ -11,8 +11,9 @@ use gruff::{Message, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::StreamOptions;
-use crate::answer::{timings, usage};
+use super::envelope::Envelope;
+use super::{StreamOptions, check_service_tier, check_tool_choice};
+use crate::answer::timings;
 use crate::api_error::ApiError;
 use crate::body::{self, reply};
 use crate::chat::{ChatEvent, ChatJob, ChatRun, Finish, check_tools};
@@ -76,25 +77,8 @@ impl ChatRequest {
         if self.store == Some(true) {
             return Err(ApiError::unsupported("store", "this server stores no answers; leave `store` out"));
         }
-        match self.service_tier.as_deref() {
-            None | Some("auto" | "default") => {}
-            Some(_) => {
-                return Err(ApiError::unsupported(
-                    "service_tier",
-                    "there is one tier; leave `service_tier` out",
-                ));
-            }
-        }
-        match &self.tool_choice {
-            None | Some(Value::Null) => {}
-            Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
-            Some(_) => {
-                return Err(ApiError::unsupported(
-                    "tool_choice",
-                    "this build of gruff cannot make a model call a tool; `tool_choice` is \"auto\" or \"none\"",
-                ));
-            }
-        }
+        check_service_tier(self.service_tier.as_deref())?;
+        check_tool_choice(self.tool_choice.as_ref())?;
         if self.stream_options.is_some() && !self.stream {
             return Err(ApiError::field("stream_options", "`stream_options` belong to `stream: true`"));
         }
@@ -148,33 +132,29 @@ pub(crate) async fn create(
     service.check_model(request.model.as_deref())?;
     request.check()?;
     let stream = request.stream;
-    let include_usage = request.stream_options.unwrap_or_default().include_usage;
+    let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
+    let envelope = Envelope::new(&service, "chatcmpl-", object, request.stream_options);
     let job = request.job(&service)?;
     let n = job.n;
     let run = service.chat(job).await?;
-    let frame = Frame {
-        id: Service::new_id("chatcmpl-"),
-        created: ids::now(),
-        model: service.options.model_id.clone(),
-        include_usage,
-    };
+    let answers = Answers { envelope, run, n };
     match stream {
-        true => Ok(sse::stream(|frames| frame.stream(frames, run, n))),
-        false => frame.whole(run, n).await,
+        true => Ok(sse::stream(|frames| answers.stream(frames))),
+        false => answers.whole().await,
     }
 }
 
-/// What all chunks of a response have in common.
-struct Frame {
-    id: String,
-    created: u64,
-    model: String,
-    include_usage: bool,
+/// The answers to a request, on their way.
+struct Answers {
+    envelope: Envelope,
+    run: ChatRun,
+    n: usize,
 }
 
-impl Frame {
+impl Answers {
     /// The response as one object.
-    async fn whole(self, mut run: ChatRun, n: usize) -> Result<Response, ApiError> {
+    async fn whole(self) -> Result<Response, ApiError> {
+        let Self { envelope, mut run, n } = self;
         let mut answers: Vec<(ParsedOutput, Vec<String>, Option<Finish>)> =
             (0..n).map(|_| Default::default()).collect();
         while let Some((index, event)) = run.next().await? {
@@ -201,70 +181,40 @@ impl Frame {
                 "finish_reason": finish.reason,
             }));
         }
-        let mut response = json!({
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-            "usage": usage(run.prompt_tokens, &usages),
-        });
-        if let [one] = usages.as_slice() {
-            response["timings"] = timings(one);
-        }
-        Ok(reply(&response))
+        Ok(reply(&envelope.whole(choices, run.prompt_tokens, &usages)))
     }
 
     /// The response as chunks.
-    async fn stream(self, frames: Frames, mut run: ChatRun, n: usize) -> Result<(), Gone> {
+    async fn stream(self, frames: Frames) -> Result<(), Gone> {
+        let Self { envelope, mut run, n } = self;
+        let chunk = |index: usize, delta: Value, reason: Option<&str>| {
+            envelope.chunk(json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": reason}))
+        };
         for index in 0..n {
-            let delta = json!({"role": "assistant", "content": ""});
-            frames.data(&self.chunk(index, delta, None, None)).await?;
+            frames.data(&chunk(index, json!({"role": "assistant", "content": ""}), None)).await?;
         }
         let mut usages: Vec<Usage> = Vec::with_capacity(n);
         loop {
             match frames.wait(run.next()).await? {
                 Ok(Some((index, ChatEvent::Output(event)))) => {
                     if let Some(delta) = delta(event) {
-                        frames.data(&self.chunk(index, delta, None, None)).await?;
+                        frames.data(&chunk(index, delta, None)).await?;
                     }
                 }
                 Ok(Some((index, ChatEvent::Finished(finish)))) => {
                     usages.push(finish.usage);
-                    let timings = (n == 1).then(|| timings(&finish.usage));
-                    frames.data(&self.chunk(index, json!({}), Some(finish.reason), timings)).await?;
+                    let mut last = chunk(index, json!({}), Some(finish.reason));
+                    if n == 1 {
+                        last["timings"] = timings(&finish.usage);
+                    }
+                    frames.data(&last).await?;
                 }
                 Ok(None) if usages.len() == n => break,
                 Ok(None) => return frames.data(&ApiError::stopped().body()).await,
                 Err(error) => return frames.data(&error.body()).await,
             }
         }
-        if self.include_usage {
-            let mut last = self.head();
-            last["choices"] = json!([]);
-            last["usage"] = usage(run.prompt_tokens, &usages);
-            frames.data(&last).await?;
-        }
-        frames.raw("data: [DONE]\n\n".to_owned()).await
-    }
-
-    fn head(&self) -> Value {
-        json!({
-            "id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model,
-        })
-    }
-
-    fn chunk(&self, index: usize, delta: Value, reason: Option<&str>, timings: Option<Value>) -> Value {
-        let mut chunk = self.head();
-        chunk["choices"] =
-            json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": reason}]);
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        if let Some(timings) = timings {
-            chunk["timings"] = timings;
-        }
-        chunk
+        envelope.end(&frames, run.prompt_tokens, &usages).await
     }
 }
 

@@ -12,11 +12,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::StreamOptions;
-use crate::answer::{Generation, TextReader, finish_reason, timings, usage};
+use super::envelope::Envelope;
+use crate::answer::{Generation, TextReader, finish_reason};
 use crate::api_error::ApiError;
+use crate::background;
 use crate::body::{self, reply};
 use crate::engine_thread::Update;
-use crate::ids;
 use crate::limits::MAX_CHOICES;
 use crate::sampling::{OneOrMany, Sampling, stops};
 use crate::service::Service;
@@ -146,15 +147,14 @@ pub(crate) async fn create(
     let stops = stops(request.stop.clone())?;
     let n = request.n.unwrap_or(1);
     let (stream, echo) = (request.stream, request.echo);
-    let include_usage = request.stream_options.unwrap_or_default().include_usage;
+    let envelope = Envelope::new(&service, "cmpl-", "text_completion", request.stream_options);
     let reader = service.clone();
     let work = move || {
         let (prompts, texts) = request.prompt.read(&reader, echo)?;
         let requests = reader.requests(&prompts, n, &config)?;
-        Ok::<_, ApiError>((prompts, texts, requests))
+        Ok((prompts, texts, requests))
     };
-    let (prompts, texts, requests) =
-        tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::stopped())??;
+    let (prompts, texts, requests) = background::run(work).await?;
     let generation = service.begin(requests)?;
     let choices = (0..prompts.len() * n).map(|choice| Choice {
         reader: TextReader::new(
@@ -168,10 +168,7 @@ pub(crate) async fn create(
         over: false,
     });
     let run = Run {
-        id: Service::new_id("cmpl-"),
-        created: ids::now(),
-        model: service.options.model_id.clone(),
-        include_usage,
+        envelope,
         generation,
         choices: choices.collect(),
         prompt_tokens: prompts.iter().map(Vec::len).sum(),
@@ -191,10 +188,7 @@ struct Choice {
 }
 
 struct Run {
-    id: String,
-    created: u64,
-    model: String,
-    include_usage: bool,
+    envelope: Envelope,
     generation: Generation,
     choices: Vec<Choice>,
     prompt_tokens: usize,
@@ -250,13 +244,7 @@ impl Run {
             usages.push(usage);
             choices.push(json!({"index": index, "text": text, "logprobs": null, "finish_reason": reason}));
         }
-        let mut response = self.head();
-        response["choices"] = Value::from(choices);
-        response["usage"] = usage(self.prompt_tokens, &usages);
-        if let [one] = usages.as_slice() {
-            response["timings"] = timings(one);
-        }
-        Ok(reply(&response))
+        Ok(reply(&self.envelope.whole(choices, self.prompt_tokens, &usages)))
     }
 
     async fn stream(mut self, frames: Frames) -> Result<(), Gone> {
@@ -282,25 +270,11 @@ impl Run {
                 Err(error) => return frames.data(&error.body()).await,
             }
         }
-        if self.include_usage {
-            let mut last = self.head();
-            last["choices"] = json!([]);
-            last["usage"] = usage(self.prompt_tokens, &usages);
-            frames.data(&last).await?;
-        }
-        frames.raw("data: [DONE]\n\n".to_owned()).await
-    }
-
-    fn head(&self) -> Value {
-        json!({"id": self.id, "object": "text_completion", "created": self.created, "model": self.model})
+        self.envelope.end(&frames, self.prompt_tokens, &usages).await
     }
 
     fn chunk(&self, index: usize, text: &str, reason: Option<&str>) -> Value {
-        let mut chunk = self.head();
-        chunk["choices"] = json!([{"index": index, "text": text, "logprobs": null, "finish_reason": reason}]);
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+        let choice = json!({"index": index, "text": text, "logprobs": null, "finish_reason": reason});
+        self.envelope.chunk(choice)
     }
 }

@@ -14,6 +14,7 @@ use gruff::floors::text::chat::ReasoningMode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::{check_service_tier, check_tool_choice};
 use crate::api_error::ApiError;
 use crate::body;
 use crate::chat::{ChatJob, check_tools};
@@ -96,18 +97,8 @@ impl ResponsesRequest {
         if self.top_logprobs.is_some_and(|count| count > 0) {
             return refuse("top_logprobs", "this build of gruff gives no logprobs; leave `top_logprobs` out");
         }
-        match self.service_tier.as_deref() {
-            None | Some("auto" | "default") => {}
-            Some(_) => return refuse("service_tier", "there is one tier; leave `service_tier` out"),
-        }
-        match &self.tool_choice {
-            None | Some(Value::Null) => Ok(()),
-            Some(Value::String(choice)) if choice == "auto" || choice == "none" => Ok(()),
-            Some(_) => refuse(
-                "tool_choice",
-                "this build of gruff cannot make a model call a tool; `tool_choice` is \"auto\" or \"none\"",
-            ),
-        }
+        check_service_tier(self.service_tier.as_deref())?;
+        check_tool_choice(self.tool_choice.as_ref())
     }
 
     /// What the response repeats of the request.
