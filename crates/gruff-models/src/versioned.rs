@@ -40,7 +40,12 @@ mod tests {
     fn readers_keep_what_they_have_and_errors_change_nothing() {
         let value = Versioned::<Vec<u32>>::default();
         let before = value.get();
-        value.change(|list| Ok::<_, ()>(list.push(1))).unwrap();
+        value
+            .change(|list| {
+                list.push(1);
+                Ok::<_, ()>(())
+            })
+            .unwrap();
         assert_eq!((before.len(), value.get().len(), value.revision()), (0, 1, 1));
         let refused = value.change(|list| {
             list.clear();
