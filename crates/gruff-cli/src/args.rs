@@ -191,6 +191,11 @@ impl ComputeArgs {
         LoadOptions { context: self.ctx, ..self.device.options(source) }
     }
 
+    /// The memory that may be used, where that was said.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        self.device.memory
+    }
+
     /// Refuses more tokens than `--ctx` has room for.
     pub(crate) fn check_room(&self, tokens: usize) -> anyhow::Result<()> {
         match self.ctx {

@@ -89,6 +89,20 @@ impl Cache {
         Ok(found)
     }
 
+    /// Every model of which all parts are there, in the order of [`list`](Self::list): the file to open, with the size of
+    /// all parts. Companion files are left out.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn models(&self) -> Result<Vec<CachedFile>, Error> {
+        let mut models = Vec::new();
+        let files = self.list()?;
+        for snapshot in files.chunk_by(|a, b| a.repo == b.repo) {
+            models.extend(self.repo(&snapshot[0].repo).whole(snapshot));
+        }
+        Ok(models)
+    }
+
     pub(crate) fn repo(&self, repo: &RepoId) -> RepoCache {
         RepoCache {
             repo: repo.clone(),
@@ -261,11 +275,18 @@ impl RepoCache {
     /// Ids of the whole models that the cache holds of this repository.
     pub(crate) fn ids(&self) -> Vec<String> {
         let Ok(files) = self.list() else { return Vec::new() };
-        let whole = |file: &CachedFile| {
+        self.whole(&files).iter().map(CachedFile::id).collect()
+    }
+
+    /// Those of this repository's files that are models or first parts of models, with the size of all parts.
+    fn whole(&self, files: &[CachedFile]) -> Vec<CachedFile> {
+        let model = |file: &CachedFile| {
             let listing = self.files(&file.commit);
-            GgufSet::group(&listing).iter().any(|set| set.missing.is_empty() && set.name() == file.file)
+            let mut sets = GgufSet::group(&listing).into_iter();
+            let set = sets.find(|set| set.missing.is_empty() && set.name() == file.file)?;
+            Some(CachedFile { size: set.size.unwrap_or(file.size), ..file.clone() })
         };
-        files.iter().filter(|file| whole(file)).map(CachedFile::id).collect()
+        files.iter().filter_map(model).collect()
     }
 
     fn snapshot_names(&self, commit: &str) -> Vec<String> {

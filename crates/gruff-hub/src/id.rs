@@ -99,6 +99,15 @@ impl ModelId {
         Self::from_short(id).map_err(bad)
     }
 
+    /// Reads `owner/repo[@revision][:what]`, and nothing else: no file of this machine is looked at, so that the id may
+    /// come from anybody.
+    ///
+    /// # Errors
+    /// [`Error::BadId`] with the reason.
+    pub fn parse_hub(text: &str) -> Result<Self, Error> {
+        Self::from_short(text).map_err(|reason| Error::BadId { id: text.to_string(), reason })
+    }
+
     /// `owner/repo[@revision][:what]`.
     fn from_short(id: &str) -> Result<Self, String> {
         let (place, what) = match id.split_once(':') {

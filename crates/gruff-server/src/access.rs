@@ -9,9 +9,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
+use crate::ServerOptions;
 use crate::api_error::ApiError;
 use crate::ids;
-use crate::service::Service;
+use crate::metrics::Metrics;
+use crate::service::Shared;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -21,7 +23,8 @@ const OPEN: [&str; 1] = ["/health"];
 /// What the middleware knows.
 #[derive(Clone)]
 pub(crate) struct Access {
-    pub(crate) service: Arc<Service>,
+    options: Arc<ServerOptions>,
+    metrics: Arc<Metrics>,
     /// SHA-256 of each key.
     keys: Arc<[[u8; 32]]>,
     /// Only names of this machine are accepted as hosts.
@@ -29,9 +32,10 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) fn new(service: Arc<Service>, loopback: bool) -> Self {
-        let keys = service.options.api_keys.iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect();
-        Self { service, keys, loopback }
+    pub(crate) fn new(shared: &Shared, loopback: bool) -> Self {
+        let (options, metrics) = (shared.options.clone(), shared.metrics.clone());
+        let keys = options.api_keys.iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect();
+        Self { options, metrics, keys, loopback }
     }
 
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -67,7 +71,7 @@ impl Access {
     fn origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         let allowed = |wanted: &String| wanted == "*" || wanted.as_bytes() == origin.as_bytes();
-        self.service.options.cors.iter().any(allowed).then(|| origin.clone())
+        self.options.cors.iter().any(allowed).then(|| origin.clone())
     }
 }
 
@@ -106,7 +110,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         Err(error) => error.into_response(),
         Ok(()) => next.run(request).await,
     };
-    access.service.metrics.response(route, response.status().as_u16());
+    access.metrics.response(route, response.status().as_u16());
     let headers = response.headers_mut();
     let id = shown.or_else(|| HeaderValue::from_str(&ids::id("req_")).ok());
     if let Some(id) = id {

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::api_error::ApiError;
 use crate::engine_thread::Update;
 use crate::metrics::Metrics;
+use crate::service::Service;
 
 /// The answers to one request. Dropping it cancels what is still being generated.
 pub(crate) struct Generation {
@@ -26,6 +27,8 @@ pub(crate) struct Generation {
     pub(crate) metrics: Arc<Metrics>,
     /// The places in the queue.
     pub(crate) _permit: OwnedSemaphorePermit,
+    /// Keeps the model loaded.
+    pub(crate) _service: Arc<Service>,
 }
 
 impl Generation {

@@ -74,7 +74,7 @@ impl IntoResponse for ApiError {
         let mut response =
             (self.status, [(header::CONTENT_TYPE, "application/json")], self.body().to_string())
                 .into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.status == StatusCode::TOO_MANY_REQUESTS || self.code == Some("not_enough_memory") {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

@@ -1,7 +1,7 @@
 //! An OpenAI-compatible server on gruff's engine.
 //!
-//! One thread owns the engine and steps as long as there is work; requests of any number of clients share its
-//! steps. [`Server::new`] takes a loaded model, [`Server::serve`] answers on a listener until it is told to stop.
+//! For each model one thread owns the engine and steps as long as there is work; requests of any number of clients
+//! share its steps. [`Server::new`] takes loaded models, [`Server::serve`] answers on a listener until it is told to stop.
 //!
 //! Requests are typed: a field that is unknown, or that this build or model cannot honour, is refused by name.
 
@@ -15,16 +15,22 @@ mod chat;
 mod engine_thread;
 mod error;
 mod ids;
+mod library;
 mod limits;
 mod metrics;
 mod native;
+mod on_demand;
 mod openai;
 mod options;
+mod registry;
 mod sampling;
+mod served_model;
 mod server;
 mod service;
 mod sse;
 
 pub use error::Error;
+pub use library::Library;
 pub use options::ServerOptions;
+pub use served_model::ServedModel;
 pub use server::Server;

@@ -43,6 +43,14 @@ impl Histogram {
     }
 }
 
+/// What the models do now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Now {
+    pub(crate) in_progress: usize,
+    pub(crate) models: usize,
+    pub(crate) memory: u64,
+}
+
 /// What the server has done so far.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -51,6 +59,8 @@ pub(crate) struct Metrics {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     generated_tokens: AtomicU64,
+    loads: AtomicU64,
+    unloads: AtomicU64,
     first_token: Histogram,
     answer: Histogram,
 }
@@ -75,21 +85,42 @@ impl Metrics {
         self.first_token.observe(time);
     }
 
-    /// Everything, with how many answers are in progress or waiting now.
-    pub(crate) fn text(&self, in_progress: usize) -> String {
+    /// A model was loaded for a request.
+    pub(crate) fn loaded(&self) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A model was unloaded.
+    pub(crate) fn unloaded(&self) {
+        self.unloads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Everything, with what the models do now.
+    pub(crate) fn text(&self, now: Now) -> String {
         let mut out = String::new();
         let counters = [
             ("gruff_prompt_tokens_total", "Tokens of prompts answered.", &self.prompt_tokens),
             ("gruff_cached_tokens_total", "Prompt tokens that caches saved.", &self.cached_tokens),
             ("gruff_generated_tokens_total", "Tokens generated.", &self.generated_tokens),
+            ("gruff_model_loads_total", "Models loaded for a request.", &self.loads),
+            ("gruff_model_unloads_total", "Models unloaded.", &self.unloads),
         ];
         for (name, help, counter) in counters {
             let value = counter.load(Ordering::Relaxed);
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
         }
-        let name = "gruff_answers_in_progress";
-        let help = "Answers being generated or waiting for it.";
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {in_progress}");
+        let gauges = [
+            (
+                "gruff_answers_in_progress",
+                "Answers being generated or waiting for it.",
+                now.in_progress as u64,
+            ),
+            ("gruff_models_loaded", "Models that are loaded.", now.models as u64),
+            ("gruff_planned_memory_bytes", "Memory that was planned for them.", now.memory),
+        ];
+        for (name, help, value) in gauges {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
+        }
         let name = "gruff_responses_total";
         let _ = writeln!(out, "# HELP {name} HTTP responses by route and status.\n# TYPE {name} counter");
         for ((route, status), count) in self.responses.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -113,7 +144,7 @@ mod tests {
         metrics.first_token(Duration::from_millis(200));
         let usage = Usage { prompt_tokens: 5, cached_tokens: 2, new_tokens: 3, ..Usage::default() };
         metrics.answer(&usage, Duration::from_secs(3));
-        let text = metrics.text(4);
+        let text = metrics.text(Now { in_progress: 4, ..Now::default() });
         for line in [
             "gruff_prompt_tokens_total 5",
             "gruff_generated_tokens_total 3",

@@ -15,25 +15,33 @@ use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
 use crate::chat::{ChatJob, check_tools};
-use crate::service::Service;
+use crate::metrics::Now;
+use crate::registry::Registry;
 
 /// `GET /health`.
-pub(crate) async fn health(State(service): State<Arc<Service>>) -> Result<Response, ApiError> {
-    match service.engine.is_running() {
+pub(crate) async fn health(State(registry): State<Arc<Registry>>) -> Result<Response, ApiError> {
+    match registry.is_running() {
         true => Ok(reply(&json!({"status": "ok"}))),
         false => Err(ApiError::stopped()),
     }
 }
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    let text = service.metrics.text(service.in_progress());
+pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+    let mut now = Now::default();
+    registry.each(|service| {
+        now.in_progress += service.in_progress();
+        now.models += 1;
+        now.memory += service.memory.total();
+    });
+    let text = registry.shared.metrics.text(now);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tokenize {
+    model: Option<String>,
     content: String,
     /// Whether to add the tokens that the model wants at the beginning or end of a prompt.
     #[serde(default)]
@@ -52,11 +60,12 @@ fn yes() -> bool {
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: Tokenize = body::json(&headers, body).await?;
+    let service = registry.get(request.model.as_deref()).await?;
     let work = move || {
         let tokenizer = service.tokenizer.tokenizer();
         let options =
@@ -77,16 +86,18 @@ pub(crate) async fn tokenize(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Detokenize {
+    model: Option<String>,
     tokens: Vec<u32>,
 }
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: Detokenize = body::json(&headers, body).await?;
+    let service = registry.get(request.model.as_deref()).await?;
     let vocabulary = service.description.vocabulary;
     if let Some(id) = request.tokens.iter().find(|id| **id as usize >= vocabulary) {
         let message = format!("token id {id} is outside the vocabulary of {vocabulary}");
@@ -108,12 +119,12 @@ struct ApplyTemplate {
 
 /// `POST /apply-template`.
 pub(crate) async fn apply_template(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: ApplyTemplate = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     check_tools(&request.tools)?;
     let job = ChatJob {
         messages: request.messages,

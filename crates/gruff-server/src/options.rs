@@ -1,18 +1,27 @@
 //! What a server is told at its start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use gruff::AutoModelForCausalLM;
+use gruff::floors::engine::EngineOptions;
 use gruff::floors::text::chat::ReasoningMode;
 use serde_json::{Map, Value};
+
+use crate::Library;
 
 /// Choices for a server. The defaults fit one person's machine.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The model's id in requests and answers.
-    pub model_id: String,
     /// Keys of which a request must show one; empty for none.
     pub api_keys: Vec<String>,
-    /// Answers in progress at once.
+    /// Memory that all models may use together, in bytes; `None` for what the system has available.
+    pub memory: Option<u64>,
+    /// Models that are loaded when requests name them.
+    pub library: Option<Arc<Library>>,
+    /// How long nobody may use a model of the library before it is unloaded; `None` for ever.
+    pub model_timeout: Option<Duration>,
+    /// Answers of a model in progress at once.
     pub max_sequences: usize,
     /// Answers that may wait beyond those; further requests are told to come again.
     pub queue: usize,
@@ -29,8 +38,10 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            model_id: gruff::BUNDLED.to_owned(),
             api_keys: Vec::new(),
+            memory: None,
+            library: None,
+            model_timeout: None,
             max_sequences: 8,
             queue: 64,
             timeout: None,
@@ -38,5 +49,12 @@ impl Default for ServerOptions {
             reasoning: ReasoningMode::Auto,
             template_variables: Map::new(),
         }
+    }
+}
+
+impl ServerOptions {
+    /// What a model's engine is made with; it may use the memory that the model may.
+    pub(crate) fn engine(&self, model: &AutoModelForCausalLM) -> EngineOptions {
+        EngineOptions { max_sequences: self.max_sequences, ..model.engine_options().clone() }
     }
 }

@@ -1,28 +1,30 @@
 //! The server: routes, and how it starts and stops.
 
-use std::future::Future;
+use std::collections::VecDeque;
+use std::future::{Future, IntoFuture};
 use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use gruff::floors::engine::{Engine, EngineOptions};
-use gruff::floors::text::chat::OutputFormat;
-use gruff::{AutoModelForCausalLM, AutoTokenizer, MemoryPlan};
+use gruff::system::available_memory;
+use gruff::{Context, MemoryPlan};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::access::{Access, guard};
 use crate::api_error::ApiError;
-use crate::engine_thread::EngineThread;
-use crate::service::{Description, Service};
-use crate::{Error, ServerOptions, anthropic, ids, native, openai};
+use crate::on_demand::OnDemand;
+use crate::registry::Registry;
+use crate::service::{Service, Shared};
+use crate::{Error, ServedModel, ServerOptions, anthropic, native, openai};
 
-/// A model, ready to be served.
+/// Models, ready to be served.
 pub struct Server {
-    service: Arc<Service>,
-    memory: MemoryPlan,
+    registry: Arc<Registry>,
 }
+
+/// What several models leave free for the system where no one has said what may be used, as one model's plan does.
+const HEADROOM: u64 = 256 << 20;
 
 /// Every route as metrics name it; one that ends with a slash stands for what lies under it.
 const ROUTES: [&str; 12] = [
@@ -47,49 +49,24 @@ pub(crate) fn route(path: &str) -> &'static str {
 }
 
 impl Server {
-    /// Takes a model's memory and starts the thread that computes.
+    /// Takes the models' memory and starts a thread for each that computes. Requests that name no model get the first.
     ///
     /// # Errors
-    /// [`Error::Model`] when the model with its caches does not fit.
-    pub fn new(
-        model: Arc<AutoModelForCausalLM>,
-        tokenizer: AutoTokenizer,
-        options: ServerOptions,
-    ) -> Result<Self, Error> {
-        let engine_options =
-            EngineOptions { max_sequences: options.max_sequences, ..model.engine_options().clone() };
-        let engine = Engine::new(model.model().clone(), engine_options).map_err(gruff::Error::from)?;
-        let memory = engine.memory().clone();
-        let config = model.model().config();
-        let description = Description {
-            architecture: config.architecture.clone(),
-            parameters: config.num_parameters,
-            vocabulary: config.vocab_size,
-            context: memory.context,
-            context_trained: config.max_position_embeddings,
-            bytes: config.weight_bytes,
-        };
-        let format = tokenizer.chat_template().map(OutputFormat::of).unwrap_or_default();
-        let service = Service {
-            format,
-            tokenizer,
-            generation_config: model.generation_config().clone(),
-            end_tokens: model.end_tokens().into(),
-            model,
-            description,
-            engine: EngineThread::start(engine)?,
-            places: Arc::new(Semaphore::new(Service::places(&options))),
-            metrics: Arc::default(),
-            responses: openai::responses::Store::default(),
-            created: ids::now(),
-            options,
-        };
-        Ok(Self { service: Arc::new(service), memory })
+    /// [`Error::Model`] when a model with its caches does not fit, or another has the same name;
+    /// [`Error::NoModel`] when there is none.
+    pub fn new(models: Vec<ServedModel>, options: ServerOptions) -> Result<Self, Error> {
+        let shared =
+            Shared { options: Arc::new(options), metrics: Arc::default(), responses: Arc::default() };
+        let library = shared.options.library.clone();
+        let (pinned, left) = start_all(models, &shared)?;
+        let on_demand = library.map(|library| Arc::new(OnDemand::new(library, shared.clone(), left)));
+        Ok(Self { registry: Arc::new(Registry::new(shared, pinned, on_demand)) })
     }
 
-    /// Where memory goes.
-    pub fn memory(&self) -> &MemoryPlan {
-        &self.memory
+    /// The ids of the models that are ready, with where their memory goes.
+    pub fn memory(&self) -> Vec<(String, MemoryPlan)> {
+        let services = self.registry.pinned().iter();
+        services.map(|service| (service.id.clone(), service.memory.clone())).collect()
     }
 
     /// Serves until `stop` is ready; then takes no more requests and returns when those in progress are answered.
@@ -102,12 +79,15 @@ impl Server {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let loopback = listener.local_addr()?.ip().is_loopback();
-        axum::serve(listener, self.router(loopback)).with_graceful_shutdown(stop).await?;
-        Ok(())
+        let serving = axum::serve(listener, self.router(loopback)).with_graceful_shutdown(stop);
+        tokio::select! {
+            served = serving.into_future() => Ok(served?),
+            () = self.registry.clone().keep_tidy() => Ok(()),
+        }
     }
 
     fn router(&self, loopback: bool) -> Router {
-        let access = Access::new(self.service.clone(), loopback);
+        let access = Access::new(&self.registry.shared, loopback);
         Router::new()
             .route("/health", get(native::health))
             .route("/metrics", get(native::metrics))
@@ -133,7 +113,45 @@ impl Server {
                     "this address wants another method: GET for what is, POST for what is to be made";
                 ApiError::status(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
             })
-            .with_state(self.service.clone())
+            .with_state(self.registry.clone())
             .layer(axum::middleware::from_fn_with_state(access, guard))
     }
+}
+
+/// Starts models beside each other, and tells what memory they leave. Where contexts are to be as long as memory allows,
+/// what the weights leave is shared out evenly, with a share for the library; what one does not need is left to the
+/// others.
+fn start_all(models: Vec<ServedModel>, shared: &Shared) -> Result<(Vec<Arc<Service>>, Option<u64>), Error> {
+    if models.is_empty() {
+        return Err(Error::NoModel);
+    }
+    let alone = models.len() == 1 && shared.options.library.is_none();
+    let mut left = match alone {
+        // The engine's own rules hold for one model.
+        true => shared.options.memory,
+        false => shared.options.memory.or_else(|| Some(available_memory()?.saturating_sub(HEADROOM))),
+    };
+    let mut services: Vec<Arc<Service>> = Vec::with_capacity(models.len());
+    let mut later: VecDeque<u64> =
+        models.iter().map(|served| served.model.model().config().weight_bytes).collect();
+    for served in models {
+        let mut names = std::iter::once(&served.id).chain(&served.names);
+        if let Some(name) = names.find(|name| services.iter().any(|other| other.is_called(name))) {
+            return Err(Error::Name(name.clone()));
+        }
+        let mut options = shared.options.engine(&served.model);
+        let weights = later.pop_front().unwrap_or(0);
+        let shares = match options.context {
+            Context::Auto => later.len() as u64 + 1 + u64::from(shared.options.library.is_some()),
+            Context::Tokens(_) => 1,
+        };
+        options.memory = left.map(|left| {
+            let spare = left.saturating_sub(later.iter().sum()).saturating_sub(weights);
+            weights.saturating_add(spare / shares)
+        });
+        let service = Service::start(served, options, shared)?;
+        left = left.map(|left| left.saturating_sub(service.memory.total()));
+        services.push(Arc::new(service));
+    }
+    Ok((services, left))
 }

@@ -1,17 +1,16 @@
-//! What all endpoints share: the model's text side, the engine, counters.
+//! One model being served: its text side, its engine.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use gruff::floors::engine::Request;
+use gruff::floors::engine::{Engine, EngineOptions, Request};
 use gruff::floors::text::chat::OutputFormat;
-use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig};
+use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig, MemoryPlan};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::ServerOptions;
 use crate::answer::Generation;
 use crate::api_error::ApiError;
 use crate::engine_thread::{EngineThread, Job};
@@ -19,23 +18,37 @@ use crate::ids;
 use crate::limits::MAX_CHOICES;
 use crate::metrics::Metrics;
 use crate::openai::responses::Store;
+use crate::{Error, ServedModel, ServerOptions};
 
-/// The server's state.
+/// A model, ready to answer.
 pub(crate) struct Service {
-    pub(crate) options: ServerOptions,
+    /// What answers call it.
+    pub(crate) id: String,
+    /// What else requests may call it.
+    pub(crate) names: Vec<String>,
+    pub(crate) options: Arc<ServerOptions>,
     pub(crate) model: Arc<AutoModelForCausalLM>,
     pub(crate) tokenizer: AutoTokenizer,
     pub(crate) format: OutputFormat,
     pub(crate) generation_config: GenerationConfig,
     pub(crate) end_tokens: Arc<[u32]>,
     pub(crate) description: Description,
+    pub(crate) memory: MemoryPlan,
     pub(crate) engine: EngineThread,
     pub(crate) places: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
     /// Conversations that may be continued by an answer's id.
-    pub(crate) responses: Store,
-    /// Seconds since 1970 at the start.
+    pub(crate) responses: Arc<Store>,
+    /// Seconds since 1970 when it was ready.
     pub(crate) created: u64,
+}
+
+/// What all models of a server share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) options: Arc<ServerOptions>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) responses: Arc<Store>,
 }
 
 /// What `/v1/models` says of the model.
@@ -49,6 +62,42 @@ pub(crate) struct Description {
 }
 
 impl Service {
+    /// Takes a model's memory and starts the thread that computes.
+    ///
+    /// # Errors
+    /// [`Error::Model`] when the model with its caches does not fit.
+    pub(crate) fn start(served: ServedModel, options: EngineOptions, shared: &Shared) -> Result<Self, Error> {
+        let ServedModel { id, names, model, tokenizer } = served;
+        let engine = Engine::new(model.model().clone(), options).map_err(gruff::Error::from)?;
+        let memory = engine.memory().clone();
+        let config = model.model().config();
+        let description = Description {
+            architecture: config.architecture.clone(),
+            parameters: config.num_parameters,
+            vocabulary: config.vocab_size,
+            context: memory.context,
+            context_trained: config.max_position_embeddings,
+            bytes: config.weight_bytes,
+        };
+        Ok(Self {
+            id,
+            names,
+            format: tokenizer.chat_template().map(OutputFormat::of).unwrap_or_default(),
+            tokenizer,
+            generation_config: model.generation_config().clone(),
+            end_tokens: model.end_tokens().into(),
+            model,
+            description,
+            memory,
+            engine: EngineThread::start(engine)?,
+            places: Arc::new(Semaphore::new(Self::places(&shared.options))),
+            options: shared.options.clone(),
+            metrics: shared.metrics.clone(),
+            responses: shared.responses.clone(),
+            created: ids::now(),
+        })
+    }
+
     pub(crate) fn places(options: &ServerOptions) -> usize {
         options.max_sequences.saturating_add(options.queue).clamp(1, Semaphore::MAX_PERMITS)
     }
@@ -58,19 +107,9 @@ impl Service {
         Self::places(&self.options).saturating_sub(self.places.available_permits())
     }
 
-    /// Refuses a model that this server does not have.
-    pub(crate) fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
-        match model {
-            Some(model) if model != self.options.model_id => Err(ApiError {
-                param: Some("model".to_owned()),
-                ..ApiError::status(
-                    StatusCode::NOT_FOUND,
-                    "model_not_found",
-                    format!("the model `{}` is served here; ask for that", self.options.model_id),
-                )
-            }),
-            _ => Ok(()),
-        }
+    /// Whether a request's `model` means this one.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.id == name || self.names.iter().any(|other| other == name)
     }
 
     /// The engine's requests for prompts, each to be answered `n` times: answer number `i` of prompt number `p` is
@@ -99,7 +138,7 @@ impl Service {
     }
 
     /// Hands requests to the engine.
-    pub(crate) fn begin(&self, requests: Vec<Request>) -> Result<Generation, ApiError> {
+    pub(crate) fn begin(self: &Arc<Self>, requests: Vec<Request>) -> Result<Generation, ApiError> {
         let choices = requests.len();
         let Ok(permit) = self.places.clone().try_acquire_many_owned(choices as u32) else {
             return Err(ApiError::status(
@@ -122,6 +161,7 @@ impl Service {
             started,
             metrics: self.metrics.clone(),
             _permit: permit,
+            _service: self.clone(),
         })
     }
 

@@ -24,6 +24,15 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Opens files that a [`Hub`] has found.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] names the file and what is wrong with it.
+    pub fn open(files: ModelFiles) -> Result<Self> {
+        let gguf = Arc::new(Gguf::open(files.path())?);
+        Ok(Self { files, gguf, tokenizer: Arc::default() })
+    }
+
     /// The files it consists of; none for the bundled model.
     pub fn files(&self) -> &ModelFiles {
         &self.files
@@ -289,9 +298,7 @@ impl<T> Pretrained<T> {
         if let Some(progress) = &self.progress {
             hub = hub.progress(progress.clone());
         }
-        let files = hub.build()?.resolve(&id)?;
-        let gguf = Arc::new(Gguf::open(files.path())?);
-        Ok(Checkpoint { files, gguf, tokenizer: Arc::default() })
+        Checkpoint::open(hub.build()?.resolve(&id)?)
     }
 
     fn bundled(&self) -> Result<Checkpoint> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gruff::BUNDLED;
 use gruff::floors::text::chat::ChatTemplate;
-use gruff::{AutoModelForCausalLM, BUNDLED, FromCheckpoint as _};
-use gruff_server::{Server, ServerOptions};
+use gruff_server::{Library, ServedModel, Server, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,35 +18,43 @@ use crate::console::Console;
 use crate::failure::usage;
 use crate::signals;
 
-/// Serve a model to OpenAI's clients
+/// Serve models to OpenAI's clients
 ///
 /// Answers of any number of clients are generated together. Ctrl-C takes no more requests and leaves when those in
 /// progress are answered; a second one leaves at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gruff serve unsloth/Qwen3.5-4B-GGUF:Q4_K_M\n  \
+                  gruff serve small.gguf large.gguf --memory 12G\n  \
                   gruff serve model.gguf --host 0.0.0.0 --port 8080 --api-key-file keys.txt\n  \
                   curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n    \
                   -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'")]
 pub(crate) struct Serve {
-    /// The model
-    #[arg(default_value = BUNDLED)]
-    model: String,
+    /// The models; requests that name none get the first [default: bundled, and --cached]
+    #[arg(value_name = "MODEL")]
+    models: Vec<String>,
+    /// Also serve the models of the cache, each loaded when a request names it; nothing is downloaded for a request
+    #[arg(long)]
+    cached: bool,
+    /// Seconds after which a model of the cache that nobody uses is unloaded; -1 for never
+    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = parse_timeout, allow_negative_numbers = true)]
+    model_timeout: ModelTimeout,
     /// Address to listen on; 0.0.0.0 for every one of this machine
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = parse_host)]
     host: IpAddr,
     /// Port to listen on; 0 for any free one
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// The model's id in requests and answers [default: MODEL, without the folder of a path]
+    /// A model's id in requests and answers [default: MODEL, without the folder of a path]; may be given once for each
+    /// model, in their order
     #[arg(long, value_name = "NAME")]
-    alias: Option<String>,
+    alias: Vec<String>,
     /// Key of which a request must show one; may be given several times
     #[arg(long, env = "GRUFF_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Vec<String>,
     /// File with keys, one a line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Answers generated together; more wait
+    /// Answers of a model generated together; more wait
     #[arg(long, default_value = "8", value_name = "N")]
     max_sequences: NonZeroUsize,
     /// Answers that may wait; further requests are refused with status 429
@@ -74,37 +82,84 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(crate) fn run(self, console: &Console) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self, console: &Console) -> anyhow::Result<()> {
+        if self.models.is_empty() {
+            self.models.push(BUNDLED.to_owned());
+            self.cached = true;
+        }
         let options = self.options()?;
-        let checkpoint = self.source.open(&self.model, console)?;
-        let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
-        if let Some(path) = &self.chat_template {
-            // Errors that clients see name no path of this machine.
-            let source = read_file(path)?;
-            tokenizer = tokenizer.with_chat_template(ChatTemplate::named("--chat-template", &source)?);
-        }
-        if let Err(error) = tokenizer.chat_template() {
-            console.warn(format_args!("{error}; chat requests will be refused"));
-        }
-        let model = AutoModelForCausalLM::from_checkpoint(&checkpoint, &self.compute.options(&self.source))?;
+        self.check_models()?;
+        let models = self.load(console)?;
         if !self.host.is_loopback() && options.api_keys.is_empty() {
             console
                 .warn("everybody who reaches this address can use the server; --api-key wants a key of them");
         }
-        let id = options.model_id.clone();
-        let server = Server::new(Arc::new(model), tokenizer, options)?;
-        console.detail(format_args!("memory: {}", server.memory()));
+        let server = Server::new(models, options)?;
+        for (id, memory) in server.memory() {
+            console.detail(format_args!("memory of {id}: {memory}"));
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(self.listen(&server, &id, console))
+        runtime.block_on(self.listen(&server, console))
     }
 
-    async fn listen(&self, server: &Server, id: &str, console: &Console) -> anyhow::Result<()> {
+    /// Refuses arguments that are about one model where there are several.
+    fn check_models(&self) -> anyhow::Result<()> {
+        if self.alias.len() > self.models.len() {
+            return usage(format!(
+                "--alias is given {} times for {} models",
+                self.alias.len(),
+                self.models.len()
+            ));
+        }
+        let about_one = [
+            ("--file", self.source.file().is_some()),
+            ("--revision", self.source.revision().is_some()),
+            ("--chat-template", self.chat_template.is_some()),
+        ];
+        match about_one.into_iter().find(|(_, given)| *given && self.models.len() > 1) {
+            Some((flag, _)) => usage(format!("{flag} is about one model; serve one, or leave it out")),
+            None => Ok(()),
+        }
+    }
+
+    /// Loads the models.
+    fn load(&self, console: &Console) -> anyhow::Result<Vec<ServedModel>> {
+        let template = match &self.chat_template {
+            // Errors that clients see name no path of this machine.
+            Some(path) => Some(ChatTemplate::named("--chat-template", &read_file(path)?)?),
+            None => None,
+        };
+        let load = |(index, name): (usize, &String)| -> anyhow::Result<ServedModel> {
+            let checkpoint = self.source.open(name, console)?;
+            let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
+            if let Some(template) = &template {
+                tokenizer = tokenizer.with_chat_template(template.clone());
+            }
+            if let Err(error) = tokenizer.chat_template() {
+                console.warn(format_args!("{error}; chat requests will be refused"));
+            }
+            let model = self.compute.load(&self.source, &checkpoint, console)?;
+            let id = self.alias.get(index).cloned().unwrap_or_else(|| model_id(name));
+            let served = ServedModel::new(id.clone(), Arc::new(model), tokenizer);
+            // Also under the name of the file that was chosen, where that names no folder of this machine.
+            let files = checkpoint.files();
+            Ok(match files.repo.is_some() && files.id != id {
+                true => served.also_called(files.id.clone()),
+                false => served,
+            })
+        };
+        self.models.iter().enumerate().map(load).collect()
+    }
+
+    async fn listen(&self, server: &Server, console: &Console) -> anyhow::Result<()> {
         let address = std::net::SocketAddr::new(self.host, self.port);
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("{address} cannot be listened on; is it in use? --port takes another")
         })?;
         let address = listener.local_addr()?;
-        console.note(format_args!("{id} is served at http://{address}/v1. Ctrl-C ends it."));
+        let ids: Vec<String> = server.memory().into_iter().map(|(id, _)| id).collect();
+        let (ids, are) = (ids.join(", "), if ids.len() > 1 { "are" } else { "is" });
+        console.note(format_args!("{ids} {are} served at http://{address}/v1. Ctrl-C ends it."));
         signals::hand_over();
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -118,6 +173,15 @@ impl Serve {
             });
         };
         Ok(server.serve(listener, stop).await?)
+    }
+
+    /// The models of the cache, where they are to be served.
+    fn library(&self) -> anyhow::Result<Option<Arc<Library>>> {
+        if !self.cached {
+            return Ok(None);
+        }
+        let options = self.compute.options(&self.source);
+        Ok(Some(Arc::new(Library::new(self.source.cache_dir.clone(), options)?)))
     }
 
     fn options(&self) -> anyhow::Result<ServerOptions> {
@@ -140,8 +204,10 @@ impl Serve {
             return usage("an empty key keeps nobody out; give another");
         }
         Ok(ServerOptions {
-            model_id: self.alias.clone().unwrap_or_else(|| model_id(&self.model)),
             api_keys,
+            memory: self.compute.memory(),
+            library: self.library()?,
+            model_timeout: self.model_timeout.0,
             max_sequences: self.max_sequences.get(),
             queue: self.queue,
             timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.get() as u64)),
@@ -160,6 +226,20 @@ fn model_id(model: &str) -> String {
             path.file_name().map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
         }
         _ => model.to_owned(),
+    }
+}
+
+/// How long nobody may use a model; `None` for ever.
+#[derive(Clone, Copy, Debug)]
+struct ModelTimeout(Option<Duration>);
+
+fn parse_timeout(text: &str) -> Result<ModelTimeout, String> {
+    match text {
+        "-1" => Ok(ModelTimeout(None)),
+        seconds => match seconds.parse() {
+            Ok(seconds) => Ok(ModelTimeout(Some(Duration::from_secs(seconds)))),
+            Err(_) => Err("give a number of seconds, or -1 for never".to_owned()),
+        },
     }
 }
 

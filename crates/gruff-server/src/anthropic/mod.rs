@@ -17,6 +17,7 @@ use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
 use crate::chat::ChatJob;
+use crate::registry::Registry;
 use crate::sampling::{OneOrMany, Sampling, stops};
 use crate::service::Service;
 use crate::sse;
@@ -122,13 +123,17 @@ impl MessagesRequest {
 }
 
 /// `POST /v1/messages`.
-pub(crate) async fn create(State(service): State<Arc<Service>>, headers: HeaderMap, body: Body) -> Response {
-    answer(service, headers, body).await.unwrap_or_else(|error| error_response(&error))
+pub(crate) async fn create(
+    State(registry): State<Arc<Registry>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(registry, headers, body).await.unwrap_or_else(|error| error_response(&error))
 }
 
-async fn answer(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+async fn answer(registry: Arc<Registry>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let request: MessagesRequest = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     if request.max_tokens.is_none() {
         return Err(ApiError::field(
             "max_tokens",
@@ -137,7 +142,7 @@ async fn answer(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result
     }
     let stream = request.stream;
     let run = service.chat(request.job(&service)?).await?;
-    let answer = Answer::new(Service::new_id("msg_"), service.options.model_id.clone(), run);
+    let answer = Answer::new(Service::new_id("msg_"), service.id.clone(), run);
     match stream {
         true => Ok(sse::stream(|frames| answer.stream(frames))),
         false => answer.whole().await,
@@ -146,16 +151,16 @@ async fn answer(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    count(service, headers, body).await.unwrap_or_else(|error| error_response(&error))
+    count(registry, headers, body).await.unwrap_or_else(|error| error_response(&error))
 }
 
-async fn count(service: Arc<Service>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+async fn count(registry: Arc<Registry>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
     let request: MessagesRequest = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     let job = request.job(&service)?;
     let work = move || service.prompt(&job).map(|prompt| reply(&json!({"input_tokens": prompt.ids.len()})));
     background::run(work).await

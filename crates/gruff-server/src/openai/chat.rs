@@ -18,6 +18,7 @@ use crate::api_error::ApiError;
 use crate::body::{self, reply};
 use crate::chat::{ChatEvent, ChatJob, ChatRun, Finish, check_tools};
 use crate::ids;
+use crate::registry::Registry;
 use crate::sampling::{OneOrMany, Sampling, constraint, stops};
 use crate::service::Service;
 use crate::sse::{self, Frames, Gone};
@@ -124,12 +125,12 @@ impl ChatRequest {
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: ChatRequest = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     request.check()?;
     let stream = request.stream;
     let object = if stream { "chat.completion.chunk" } else { "chat.completion" };

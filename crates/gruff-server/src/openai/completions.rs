@@ -19,6 +19,7 @@ use crate::background;
 use crate::body::{self, reply};
 use crate::engine_thread::Update;
 use crate::limits::MAX_CHOICES;
+use crate::registry::Registry;
 use crate::sampling::{OneOrMany, Sampling, stops};
 use crate::service::Service;
 use crate::sse::{self, Frames, Gone};
@@ -136,12 +137,12 @@ impl Prompts {
 
 /// `POST /v1/completions`.
 pub(crate) async fn create(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: CompletionRequest = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     request.check()?;
     let config = request.sampling().config(&service.generation_config)?;
     let stops = stops(request.stop.clone())?;

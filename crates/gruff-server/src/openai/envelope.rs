@@ -30,7 +30,7 @@ impl Envelope {
             id: Service::new_id(id_prefix),
             object,
             created: ids::now(),
-            model: service.options.model_id.clone(),
+            model: service.id.clone(),
             include_usage: stream.unwrap_or_default().include_usage,
         }
     }

@@ -8,15 +8,30 @@ use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
 use crate::body::reply;
-use crate::service::Service;
+use crate::on_demand::Listed;
+use crate::registry::Registry;
 
-fn model(service: &Service) -> Value {
+fn model(listed: &Listed) -> Value {
+    let service = match listed {
+        Listed::Loaded(service) => service,
+        Listed::Other { id, bytes, created, status } => {
+            return json!({
+                "id": id,
+                "object": "model",
+                "created": created,
+                "owned_by": "gruff",
+                "status": {"value": status},
+                "meta": {"size": bytes},
+            });
+        }
+    };
     let description = &service.description;
     json!({
-        "id": service.options.model_id,
+        "id": service.id,
         "object": "model",
         "created": service.created,
         "owned_by": "gruff",
+        "status": {"value": "loaded"},
         "meta": {
             "architecture": description.architecture,
             "n_params": description.parameters,
@@ -29,15 +44,15 @@ fn model(service: &Service) -> Value {
 }
 
 /// `GET /v1/models`.
-pub(crate) async fn list(State(service): State<Arc<Service>>) -> Response {
-    reply(&json!({"object": "list", "data": [model(&service)]}))
+pub(crate) async fn list(State(registry): State<Arc<Registry>>) -> Result<Response, ApiError> {
+    let data: Vec<Value> = registry.list().await?.iter().map(model).collect();
+    Ok(reply(&json!({"object": "list", "data": data})))
 }
 
-/// `GET /v1/models/ID`.
+/// `GET /v1/models/ID`; ids of the Hub have slashes. It loads nothing.
 pub(crate) async fn one(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    service.check_model(Some(&id))?;
-    Ok(reply(&model(&service)))
+    Ok(reply(&model(&registry.describe(&id).await?)))
 }

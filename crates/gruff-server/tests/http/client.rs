@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gruff::{AutoModelForCausalLM, AutoTokenizer, BUNDLED, Context};
-use gruff_server::{Server, ServerOptions};
+use gruff_server::{ServedModel, Server, ServerOptions};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -40,7 +40,11 @@ pub(crate) fn tokenizer() -> AutoTokenizer {
 
 impl Running {
     pub(crate) fn start(options: ServerOptions) -> Self {
-        let server = Server::new(model(), tokenizer(), options).unwrap();
+        Self::with(vec![ServedModel::new(BUNDLED, model(), tokenizer())], options)
+    }
+
+    pub(crate) fn with(models: Vec<ServedModel>, options: ServerOptions) -> Self {
+        let server = Server::new(models, options).unwrap();
         let (stop, stopped) = oneshot::channel();
         let (sender, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -6,5 +6,6 @@ mod client;
 mod completions;
 mod load;
 mod messages;
+mod models;
 mod native;
 mod responses;

@@ -18,6 +18,7 @@ use super::{check_service_tier, check_tool_choice};
 use crate::api_error::ApiError;
 use crate::body;
 use crate::chat::{ChatJob, check_tools};
+use crate::registry::Registry;
 use crate::sampling::{Sampling, constraint};
 use crate::service::Service;
 use crate::sse;
@@ -170,12 +171,12 @@ impl ResponsesRequest {
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
-    State(service): State<Arc<Service>>,
+    State(registry): State<Arc<Registry>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let request: ResponsesRequest = body::json(&headers, body).await?;
-    service.check_model(request.model.as_deref())?;
+    let service = registry.get(request.model.as_deref()).await?;
     request.check()?;
     let (stream, keeps, instructed) =
         (request.stream, request.store.unwrap_or(true), request.instructions.is_some());

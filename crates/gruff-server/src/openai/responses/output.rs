@@ -178,7 +178,7 @@ impl Answer {
             "status": status,
             "error": null,
             "incomplete_details": incomplete,
-            "model": self.service.options.model_id,
+            "model": self.service.id,
             "output": self.items.all,
             "usage": null,
         });
