@@ -203,6 +203,11 @@ impl BeamSearch {
         best.is_some_and(|best| best > bound.min(worst))
     }
 
+    /// Whether any sequence has ended.
+    pub(crate) fn has_found(&self) -> bool {
+        self.found.iter().any(|found| found.reason.is_some())
+    }
+
     /// The best sequences that were found.
     pub(crate) fn best(&self, count: usize) -> &[Found] {
         &self.found[..count.min(self.found.len())]

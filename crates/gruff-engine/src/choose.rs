@@ -49,18 +49,19 @@ impl Sequence {
             return Ok(Chosen { id, details });
         }
         let raw = values(logits, index)?;
-        self.choose_from(raw, logits, outputs)
+        self.choose_from(&raw, raw.clone(), logits, outputs)
     }
 
-    /// Chooses the next token from logits on the host; `like` is on the device that draws.
+    /// Chooses the next token from `row` on the host, which the model's own logits `raw` became; `like` is on the
+    /// device that draws.
     pub(crate) fn choose_from(
         &mut self,
-        raw: Vec<f32>,
+        raw: &[f32],
+        mut row: Vec<f32>,
         like: &Tensor,
         outputs: OutputOptions,
     ) -> Result<Chosen> {
         let position = self.tokens.len();
-        let mut row = raw.clone();
         let spec = if self.chain.has_fused_tail() && !outputs.scores {
             self.process(&mut row, true)?;
             self.sampling.tail_spec(position)
@@ -70,7 +71,7 @@ impl Sequence {
         };
         let processed = like.device().tensor_f32(&row, &[1, row.len()])?;
         let id = draw(&processed, spec)?.ok_or(Error::Logits { position })?;
-        let details = outputs.reads_logits().then(|| describe(&raw, Some(row), id, outputs));
+        let details = outputs.reads_logits().then(|| describe(raw, Some(row), id, outputs));
         Ok(Chosen { id, details })
     }
 }

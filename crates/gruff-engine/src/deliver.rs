@@ -7,6 +7,7 @@ use crate::job::{Job, Mode};
 use crate::logits::{guide, log_softmax};
 use crate::scheduler::Share;
 use crate::sequence::{Sequence, ends};
+use crate::stopping::StoppingCriteria;
 use crate::{BeamOutput, Error, Event, FinishReason, OutputOptions, Request, RequestId, Result};
 
 impl Engine {
@@ -53,30 +54,44 @@ impl Engine {
         if ready.is_empty() {
             return Ok(true);
         }
-        if let Mode::Separate { answers } = &mut job.mode {
-            // The prompt is computed: the other answers begin where it ends.
-            for index in 1..std::mem::replace(answers, 1) {
-                let mut fork = self.fork(&job.members[0], index)?;
-                if let Some(speculation) = &job.request.speculation {
+        if job.guidance.is_none() && matches!(job.mode, Mode::Separate { .. }) {
+            self.split(job)?;
+            return self.advance_answers(job, ready, rows, events);
+        }
+        for (member, range) in ready {
+            let own = range.clone().map(|row| values(&rows.logits, row));
+            job.members[*member].rows = own.collect::<Result<_>>()?;
+        }
+        if job.members.iter().any(|member| member.rows.is_empty()) {
+            return Ok(true);
+        }
+        match (&job.mode, job.guidance) {
+            (Mode::Separate { .. }, Some(scale)) => {
+                self.split(job)?;
+                self.advance_guided(job, scale, rows, events)
+            }
+            _ => self.advance_beams(job, events),
+        }
+    }
+
+    /// Makes of the first answer as many as were asked for: its prompt is computed, and the others begin where it ends.
+    fn split(&mut self, job: &mut Job) -> Result<()> {
+        let Mode::Separate { answers } = &mut job.mode else { return Ok(()) };
+        let answers = std::mem::replace(answers, 1);
+        let stride = job.stride();
+        for index in 1..answers {
+            for part in 0..stride {
+                let first = &job.members[part];
+                let mut fork = self.fork(first, index)?;
+                fork.rows.clone_from(&first.rows);
+                // Only answers have drafts of their own.
+                if let Some(speculation) = job.request.speculation.as_ref().filter(|_| part == 0) {
                     fork.drafter = Some(speculation.drafter(&fork.sampling, fork.max_length())?);
                 }
                 job.members.push(fork);
             }
-            return self.advance_answers(job, ready, rows, events);
         }
-        for (member, range) in ready {
-            job.members[*member].row = Some(values(&rows.logits, range.start)?);
-        }
-        if job.members.iter().any(|member| member.row.is_none()) {
-            return Ok(true);
-        }
-        match &mut job.mode {
-            Mode::Guided { scale } => {
-                let scale = *scale;
-                advance_guided(job, scale, rows, events)
-            }
-            _ => self.advance_beams(job, events),
-        }
+        Ok(())
     }
 
     fn advance_answers(
@@ -95,7 +110,19 @@ impl Engine {
             let forked = own.is_none() && begins && member.usage().new_tokens == 0;
             let Some((_, range)) = own.or(ready.first().filter(|_| forked)) else { continue };
             let range = range.start..if forked { range.start + 1 } else { range.end };
-            let reason = verify(member, id, range, rows, !forked, outputs, events)?;
+            let drafts = std::mem::take(&mut member.drafts);
+            let choose = |member: &mut Sequence, step: usize| {
+                let row = range.start + step;
+                match &rows.ids {
+                    Some(ids) if !forked && member.is_fused(outputs) => {
+                        let id = ids.get(row).and_then(|id| u32::try_from(*id).ok());
+                        let id = id.ok_or(Error::Logits { position: member.tokens.len() })?;
+                        Ok(Chosen { id, details: None })
+                    }
+                    _ => member.choose(&rows.logits, row, outputs),
+                }
+            };
+            let reason = verify(member, id, range.len(), &drafts, choose, outputs, events)?;
             if let Some(reason) = reason {
                 let usage = member.usage();
                 events.push(Event::Finished { request: id, index: member.index, reason, usage });
@@ -109,11 +136,52 @@ impl Engine {
         Ok(!job.members.is_empty())
     }
 
+    /// One step of guided answers, all of which have their logits and their companions'.
+    fn advance_guided(
+        &mut self,
+        job: &mut Job,
+        scale: f32,
+        rows: &Rows,
+        events: &mut Vec<Event>,
+    ) -> Result<bool> {
+        let (id, outputs) = (job.id, job.request.outputs);
+        let mut ended = Vec::new();
+        for (place, pair) in job.members.chunks_exact_mut(2).enumerate() {
+            let [answer, companion] = pair else { continue };
+            let (own, negative) = (std::mem::take(&mut answer.rows), std::mem::take(&mut companion.rows));
+            let known = answer.tokens.len();
+            let drafts = std::mem::take(&mut answer.drafts);
+            let choose = |answer: &mut Sequence, step: usize| {
+                let mut row = own[step].clone();
+                guide(&mut row, &negative[step], scale);
+                answer.choose_from(&own[step], row, &rows.logits, outputs)
+            };
+            let count = own.len().min(negative.len());
+            let reason = verify(answer, id, count, &drafts, choose, outputs, events)?;
+            companion.drafts.clear();
+            answer.tokens[known..].iter().for_each(|id| companion.append(*id));
+            companion.past = companion.tokens.len() - 1;
+            if let Some(reason) = reason {
+                let usage = answer.usage();
+                events.push(Event::Finished { request: id, index: answer.index, reason, usage });
+                ended.push(2 * place);
+            }
+        }
+        for place in ended.into_iter().rev() {
+            let companion = job.members.remove(place + 1);
+            self.release(companion);
+            let answer = job.members.remove(place);
+            self.park(answer);
+        }
+        Ok(!job.members.is_empty())
+    }
+
     /// One step of a search with beams, whose members all have their logits.
     fn advance_beams(&mut self, job: &mut Job, events: &mut Vec<Event>) -> Result<bool> {
+        let stride = job.stride();
         let Mode::Beams { search, answers, output } = &mut job.mode else { return Ok(true) };
         let outputs = job.request.outputs;
-        let scores = beam_scores(&mut job.members, outputs, output)?;
+        let scores = beam_scores(&mut job.members, job.guidance, outputs, output)?;
         let Some(first) = job.members.first() else { return Ok(false) };
         let position = first.tokens.len();
         let (most, prompt_len) = (first.max_length(), job.request.prompt.len());
@@ -123,12 +191,18 @@ impl Engine {
             return Err(Error::Logits { position });
         }
         let mut judged = Vec::with_capacity(candidates.len());
+        let mut refused = None;
         for candidate in candidates {
-            let (criteria, reason) = judge(&job.members[candidate.beam], candidate.token, &job.request)?;
-            judged.push((candidate, reason, criteria));
+            match judge(&job.members[candidate.beam * stride], candidate.token, &job.request)? {
+                Judgement::Stands { criteria, reason } => judged.push((candidate, reason, criteria)),
+                Judgement::MayNotEnd(objection) => refused = Some(objection),
+            }
+        }
+        if let Some(objection) = refused.filter(|_| judged.is_empty() && !search.has_found()) {
+            return Err(objection);
         }
         let answers_so_far: Vec<&[u32]> =
-            job.members.iter().map(|member| &member.tokens[prompt_len..]).collect();
+            job.members.iter().step_by(stride).map(|member| &member.tokens[prompt_len..]).collect();
         let pairs: Vec<_> = judged.iter().map(|(candidate, reason, _)| (*candidate, *reason)).collect();
         let new_len = position + 1 - prompt_len;
         let Some(next) = search.advance(&pairs, &answers_so_far, new_len, most - prompt_len) else {
@@ -151,57 +225,62 @@ impl Engine {
         &mut self,
         job: &mut Job,
         next: &[(usize, u32)],
-        mut criteria: impl FnMut(usize, u32) -> Option<Vec<Box<dyn crate::stopping::StoppingCriteria>>>,
+        mut criteria: impl FnMut(usize, u32) -> Option<Vec<Box<dyn StoppingCriteria>>>,
     ) -> Result<()> {
+        let stride = job.stride();
         let mut old: Vec<Option<Sequence>> = job.members.drain(..).map(Some).collect();
-        for (beam, sequence) in old.iter_mut().enumerate() {
-            if next.iter().all(|(parent, _)| *parent != beam)
+        for (at, sequence) in old.iter_mut().enumerate() {
+            if next.iter().all(|(parent, _)| *parent != at / stride)
                 && let Some(sequence) = sequence.take()
             {
                 self.release(sequence);
             }
         }
-        for (place, (beam, token)) in next.iter().enumerate() {
+        let mut followed = Ok(());
+        'all: for (place, (beam, token)) in next.iter().enumerate() {
             let again = next[place + 1..].iter().any(|(parent, _)| parent == beam);
-            let sequence = match &mut old[*beam] {
-                Some(sequence) if again => Some(self.fork(sequence, 0)?),
-                last => last.take(),
-            };
-            let Some(mut sequence) = sequence else { continue };
-            sequence.row = None;
-            sequence.append(*token);
-            if let Some(criteria) = criteria(*beam, *token) {
-                sequence.criteria = criteria;
+            for part in 0..stride {
+                let sequence = match &mut old[beam * stride + part] {
+                    Some(sequence) if again => match self.fork(sequence, 0) {
+                        Ok(fork) => Some(fork),
+                        Err(error) => {
+                            followed = Err(error);
+                            break 'all;
+                        }
+                    },
+                    last => last.take(),
+                };
+                let Some(mut sequence) = sequence else { continue };
+                sequence.rows.clear();
+                sequence.append(*token);
+                if part == 0
+                    && let Some(criteria) = criteria(*beam, *token)
+                {
+                    sequence.criteria = criteria;
+                }
+                job.members.push(sequence);
             }
-            job.members.push(sequence);
         }
-        Ok(())
+        // What a failure has left behind is given back with the request.
+        job.members.extend(old.into_iter().flatten());
+        followed
     }
 }
 
-/// Takes the tokens of one answer: of the row behind its last token and, as long as the drafts are right, of those
-/// behind them.
+/// Takes the tokens of one answer, of `count` rows: the one behind its last token and, as long as the `drafts` are
+/// right, those behind them. `choose` gives the token of row number `step`.
 fn verify(
     sequence: &mut Sequence,
     request: RequestId,
-    range: std::ops::Range<usize>,
-    rows: &Rows,
-    chosen_by_device: bool,
+    count: usize,
+    drafts: &[u32],
+    mut choose: impl FnMut(&mut Sequence, usize) -> Result<Chosen>,
     outputs: OutputOptions,
     events: &mut Vec<Event>,
 ) -> Result<Option<FinishReason>> {
-    let drafts = std::mem::take(&mut sequence.drafts);
     let (mut accepted, mut ended) = (0, None);
-    for (step, row) in range.enumerate() {
-        let chosen = match &rows.ids {
-            Some(ids) if chosen_by_device && sequence.is_fused(outputs) => {
-                let id = ids.get(row).and_then(|id| u32::try_from(*id).ok());
-                let id = id.ok_or(Error::Logits { position: sequence.tokens.len() })?;
-                Chosen { id, details: None }
-            }
-            _ => sequence.choose(&rows.logits, row, outputs)?,
-        };
-        let Chosen { id, mut details } = chosen;
+    for step in 0..count {
+        let Chosen { id, mut details } = choose(sequence, step)?;
         if let Some(states) = &mut sequence.states {
             states.hand_over(outputs, &mut details);
         }
@@ -217,37 +296,24 @@ fn verify(
     Ok(ended)
 }
 
-fn advance_guided(job: &mut Job, scale: f32, rows: &Rows, events: &mut Vec<Event>) -> Result<bool> {
-    let [answer, companion] = job.members.as_mut_slice() else { return Ok(false) };
-    let (Some(mut row), Some(negative)) = (answer.row.take(), companion.row.take()) else { return Ok(true) };
-    guide(&mut row, &negative, scale);
-    let Chosen { id, mut details } = answer.choose_from(row, &rows.logits, job.request.outputs)?;
-    if let Some(states) = &mut answer.states {
-        states.hand_over(job.request.outputs, &mut details);
-    }
-    events.push(Event::Token { request: job.id, index: 0, id, details });
-    let mut reason = answer.push(id)?;
-    companion.append(id);
-    if reason.is_none() && companion.tokens.len() >= companion.max_context() {
-        reason = Some(FinishReason::Context);
-    }
-    let Some(reason) = reason else { return Ok(true) };
-    let usage = answer.usage();
-    events.push(Event::Finished { request: job.id, index: 0, reason, usage });
-    Ok(false)
-}
-
-/// Logarithms of probabilities behind all processors, for each running beam.
+/// Logarithms of probabilities behind all processors, for each running beam; with guidance each has its companion
+/// behind it.
 fn beam_scores(
     members: &mut [Sequence],
+    guidance: Option<f32>,
     outputs: OutputOptions,
     output: &mut BeamOutput,
 ) -> Result<Vec<Vec<f32>>> {
     let mut raw = Vec::new();
     let mut scores = Vec::with_capacity(members.len());
-    for member in members {
-        let logits = member.row.take().unwrap_or_default();
+    for beam in members.chunks_mut(if guidance.is_some() { 2 } else { 1 }) {
+        let Some((member, companion)) = beam.split_first_mut() else { continue };
+        let logits = member.rows.pop().unwrap_or_default();
+        let negative = companion.first_mut().and_then(|companion| companion.rows.pop());
         let mut row: Vec<f32> = log_softmax(&logits).into_iter().map(|log| log as f32).collect();
+        if let Some((negative, scale)) = negative.zip(guidance) {
+            guide(&mut row, &negative, scale);
+        }
         member.process(&mut row, false)?;
         if outputs.logits {
             raw.push(logits);
@@ -263,16 +329,27 @@ fn beam_scores(
     Ok(scores)
 }
 
-type Judged = (Vec<Box<dyn crate::stopping::StoppingCriteria>>, Option<FinishReason>);
+/// What becomes of a candidate.
+enum Judgement {
+    /// It ends for this reason, if any; the criteria are in the state behind it.
+    Stands { criteria: Vec<Box<dyn StoppingCriteria>>, reason: Option<FinishReason> },
+    /// It would end where a processor does not let it.
+    MayNotEnd(Error),
+}
 
-/// Whether a beam ends with this token; the criteria in the state behind it.
-fn judge(member: &Sequence, token: u32, request: &Request) -> Result<Judged> {
+/// Whether a beam ends with this token, and may.
+fn judge(member: &Sequence, token: u32, request: &Request) -> Result<Judgement> {
     let mut criteria = member.criteria.clone();
     let mut tokens = member.tokens.clone();
     tokens.push(token);
     let context = crate::logits::TokenContext { tokens: &tokens, ..member.token_context() };
     let reason = ends(&context, &mut criteria, request.max_new_tokens)?;
-    Ok((criteria, reason))
+    if let Some(reason) = reason.filter(|_| !request.processors.is_empty())
+        && let Err(objection) = member.chain.clone().finish(&context, reason)
+    {
+        return Ok(Judgement::MayNotEnd(objection));
+    }
+    Ok(Judgement::Stands { criteria, reason })
 }
 
 fn finish_beams(
@@ -281,6 +358,15 @@ fn finish_beams(
     mut output: Box<BeamOutput>,
     events: &mut Vec<Event>,
 ) -> Result<()> {
+    let whole = found.iter().filter(|found| found.reason.is_some()).count();
+    if whole < found.len() && !job.request.processors.is_empty() {
+        // What stands in for answers that were not found is not what a grammar asked for.
+        let wanted = found.len();
+        return Err(Error::Custom(format!(
+            "the search found {whole} answers that processors let end; {wanted} were asked for: ask for fewer, or \
+             for more max_new_tokens"
+        )));
+    }
     output.sequences_scores = found.iter().map(|found| found.score).collect();
     output.beam_indices = found.iter().map(|found| found.beam_indices.clone()).collect();
     events.push(Event::Beams { request: job.id, found: output });

@@ -71,6 +71,8 @@ pub struct Engine {
     parked: ParkingLot,
     rewind: Rewind,
     next: u64,
+    /// What [`Model::revision`] was when the caches were last filled.
+    revision: u64,
     /// Counts the steps that not all requests could share.
     turn: usize,
 }
@@ -101,6 +103,7 @@ impl Engine {
             parked: ParkingLot::default(),
             rewind: Rewind { most: recurrent.then_some(options.rollback) },
             next: 0,
+            revision: model.revision(),
             turn: 0,
             model,
             options,
@@ -239,13 +242,10 @@ impl Engine {
                 return refuse("guidance_scale", format!("{} has to be a finite number", guidance.scale));
             }
             self.check_prompt("negative_prompt_ids", &guidance.negative_prompt)?;
-            if request.beams.is_some() || request.num_return_sequences > 1 {
-                return refuse("guidance_scale", "it guides one answer: ask for no beams and one sequence");
-            }
         }
         let Some(speculation) = &request.speculation else { return Ok(()) };
-        if request.beams.is_some() || request.guidance.is_some() {
-            return refuse("speculation", "drafts serve neither beams nor guidance; leave one of them out");
+        if request.beams.is_some() {
+            return refuse("speculation", "drafts do not serve a search with beams; leave one of them out");
         }
         if speculation.most() == 0 {
             return refuse("speculation", "a draft of 0 tokens drafts nothing; ask for at least 1");
@@ -310,6 +310,7 @@ impl Engine {
     /// Moves waiting requests to the running ones while there are slots for all of their sequences, continuing
     /// parked ones.
     fn admit(&mut self) {
+        self.notice_changes();
         let mut used: usize = self.running.iter().map(Job::width).sum();
         while let Some(mut job) = self.waiting.pop_front() {
             used += job.width();
@@ -327,8 +328,19 @@ impl Engine {
                 } else if let Some(slot) = self.take_slot() {
                     member.admit(slot, Vec::new(), 0, 0);
                 }
+                member.revision = self.revision;
             }
             self.running.push(job);
+        }
+    }
+
+    /// Forgets what earlier requests have left once hooks, modules, weights or adapters come or go: another model
+    /// computed it. What is in progress goes on, and leaves nothing.
+    fn notice_changes(&mut self) {
+        let revision = self.model.revision();
+        if revision != self.revision {
+            self.revision = revision;
+            while self.evict() {}
         }
     }
 
@@ -355,11 +367,13 @@ impl Engine {
         let vocabulary = self.model.config().vocab_size;
         let mut failed = Vec::new();
         for (index, job) in self.running.iter_mut().enumerate() {
-            for member in &mut job.members {
+            let stride = job.stride();
+            for members in job.members.chunks_mut(stride) {
                 // Drafts of a step that it had no part in are still to be verified.
-                if !member.decoding() || !member.drafts.is_empty() {
+                if members.iter().any(|member| !member.decoding() || !member.drafts.is_empty()) {
                     continue;
                 }
+                let Some((member, companion)) = members.split_first_mut() else { continue };
                 // The last token of a step is the model's own: there is no use in drafting it.
                 let room = member.max_length().min(context).saturating_sub(member.tokens.len() + 1);
                 let most = rewind.most.map_or(room, |most| room.min(most));
@@ -369,6 +383,7 @@ impl Engine {
                         drafts.truncate(most);
                         let known = drafts.iter().take_while(|id| (**id as usize) < vocabulary).count();
                         drafts.truncate(known);
+                        companion.iter_mut().for_each(|companion| companion.drafts.clone_from(&drafts));
                         member.drafts = drafts;
                     }
                     Err(error) => failed.push((index, error.to_string())),
@@ -455,7 +470,7 @@ impl Engine {
             self.slots.give_back(member.slot.take());
             (member.past, member.head) = (0, 0);
             member.drafts.clear();
-            member.row = None;
+            member.rows.clear();
             member.states = member.states.as_ref().map(|_| TokenStates::default());
         }
         self.waiting.push_front(job);
@@ -486,8 +501,8 @@ impl Engine {
             if end >= known {
                 let count = end - known + 1;
                 output_rows.extend((tokens.len() - count..tokens.len()).map(|row| row as u32));
-                let fused =
-                    matches!(job.mode, Mode::Separate { .. }) && sequence.is_fused(job.request.outputs);
+                let alone = matches!(job.mode, Mode::Separate { .. }) && job.guidance.is_none();
+                let fused = alone && sequence.is_fused(job.request.outputs);
                 any_fused |= fused;
                 for drafts in 0..count {
                     specs.push(match drafts {
@@ -582,11 +597,11 @@ impl Engine {
     /// Keeps what the answers of an ended request hold for requests that continue them.
     pub(crate) fn retire(&mut self, job: Job) {
         match job.mode {
-            Mode::Separate { .. } => job.members.into_iter().for_each(|member| self.park(member)),
-            Mode::Guided { .. } => {
-                let mut members = job.members.into_iter();
-                members.next().into_iter().for_each(|member| self.park(member));
-                members.for_each(|member| self.release(member));
+            Mode::Separate { .. } => {
+                let stride = job.stride();
+                job.members.into_iter().enumerate().for_each(|(place, member)| {
+                    if place % stride == 0 { self.park(member) } else { self.release(member) }
+                });
             }
             Mode::Beams { .. } => self.discard(job),
         }
@@ -595,8 +610,10 @@ impl Engine {
     /// Keeps what an ended sequence holds for a request that continues it.
     pub(crate) fn park(&mut self, mut sequence: Sequence) {
         match sequence.slot {
-            // What eager attention has computed is not to the bit what others would find.
-            Some(slot) if sequence.past > 0 && sequence.states.is_none() => {
+            // What eager attention or another model has computed is not what others would find.
+            Some(slot)
+                if sequence.past > 0 && sequence.states.is_none() && sequence.revision == self.revision =>
+            {
                 sequence.tokens.truncate(sequence.past);
                 let head = sequence.head;
                 let Sequence { tokens, pages, adapters, .. } = sequence;

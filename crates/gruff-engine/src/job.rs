@@ -13,11 +13,6 @@ pub(crate) enum Mode {
         /// Answers that the first sequence becomes once its prompt is computed.
         answers: usize,
     },
-    /// The first is the answer, the second follows the negative prompt.
-    Guided {
-        /// How far the answer is led away from the second.
-        scale: f32,
-    },
     /// Running beams; they begin as one.
     Beams { search: Box<BeamSearch>, answers: usize, output: Box<BeamOutput> },
 }
@@ -27,47 +22,53 @@ pub(crate) struct Job {
     pub(crate) id: RequestId,
     pub(crate) request: Request,
     pub(crate) mode: Mode,
+    /// How far answers are led away from the negative prompt's.
+    pub(crate) guidance: Option<f32>,
+    /// Answers or beams; with guidance each is followed by its companion, the negative prompt with the same new tokens.
     pub(crate) members: Vec<Sequence>,
 }
 
 impl Job {
     pub(crate) fn new(id: RequestId, request: Request, context: usize) -> Result<Self> {
-        let first = Sequence::new(&request, context)?;
-        let answers = request.num_return_sequences;
-        let mut members = vec![first];
-        let mode = if let Some(params) = request.beams {
-            let (search, output) = (Box::new(BeamSearch::new(params)), Box::default());
-            Mode::Beams { search, answers, output }
-        } else if let Some(guidance) = &request.guidance {
+        let mut members = vec![Sequence::new(&request, context)?];
+        if let Some(guidance) = &request.guidance {
             let negative = match guidance.negative_prompt.as_slice() {
                 [] => request.prompt[request.prompt.len() - 1..].to_vec(),
                 given => given.to_vec(),
             };
-            let companion = members[0].companion(negative);
+            // What fills the companion's context ends the answer.
+            members[0].limit_new_tokens(context - negative.len());
+            let companion = members[0].companion(negative, context);
             members.push(companion);
-            Mode::Guided { scale: guidance.scale }
+        }
+        let answers = request.num_return_sequences;
+        let mode = if let Some(params) = request.beams {
+            let (search, output) = (Box::new(BeamSearch::new(params)), Box::default());
+            Mode::Beams { search, answers, output }
         } else {
             Mode::Separate { answers }
         };
-        Ok(Self { id, request, mode, members })
+        let guidance = request.guidance.as_ref().map(|guidance| guidance.scale);
+        Ok(Self { id, request, mode, guidance, members })
+    }
+
+    /// Members that belong together: an answer, with its companion where there is one.
+    pub(crate) fn stride(&self) -> usize {
+        if self.guidance.is_some() { 2 } else { 1 }
     }
 
     /// Slots that it may come to hold.
     pub(crate) fn width(&self) -> usize {
         match &self.mode {
-            Mode::Separate { answers } => self.members.len().max(*answers),
-            Mode::Guided { .. } => 2,
-            Mode::Beams { search, .. } => search.params.num_beams,
+            Mode::Separate { answers } => self.members.len().max(answers * self.stride()),
+            Mode::Beams { search, .. } => search.params.num_beams * self.stride(),
         }
     }
 
     /// Slots that a request may come to hold.
     pub(crate) fn width_of(request: &Request) -> usize {
-        match (&request.beams, &request.guidance) {
-            (Some(beams), _) => beams.num_beams,
-            (None, Some(_)) => 2,
-            (None, None) => request.num_return_sequences,
-        }
+        let answers = request.beams.map_or(request.num_return_sequences, |beams| beams.num_beams);
+        if request.guidance.is_some() { 2 * answers } else { answers }
     }
 
     /// What the request has cost: of its first sequence still in work.

@@ -122,8 +122,8 @@ impl MemoryPlan {
             cache_tokens,
             max_sequences: options.max_sequences,
             weights: config.weight_bytes,
-            kv: cache_tokens as u64 * config.caches.bytes_per_token(options.kv_dtype) as u64,
-            state: sequences * config.caches.bytes_per_slot(options.rollback) as u64,
+            kv: (cache_tokens as u64).saturating_mul(config.caches.bytes_per_token(options.kv_dtype) as u64),
+            state: sequences.saturating_mul(config.caches.bytes_per_slot(options.rollback) as u64),
             scratch: scratch_bytes(config, options),
             available,
         }
@@ -189,9 +189,9 @@ const ROWS_IN_FLIGHT: u64 = 24;
 
 /// Intermediate results of a full step and its logits.
 fn scratch_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
-    let values = options.step_tokens as u64 * config.hidden_size as u64 * ROWS_IN_FLIGHT
-        + (options.max_sequences * (1 + options.rollback)) as u64 * config.vocab_size as u64;
-    4 * values
+    let in_flight = (options.step_tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
+    let rows = (options.max_sequences as u64).saturating_mul(1 + options.rollback as u64);
+    in_flight.saturating_add(rows.saturating_mul(config.vocab_size as u64)).saturating_mul(4)
 }
 
 /// A number of bytes for people.

@@ -42,8 +42,10 @@ pub(crate) struct Sequence {
     pub(crate) drafter: Option<Box<dyn Drafter>>,
     /// Drafted tokens that the next step verifies.
     pub(crate) drafts: Vec<u32>,
-    /// The logits behind the last token, while others of the request are waited for.
-    pub(crate) row: Option<Vec<f32>>,
+    /// The logits behind the last token and its drafts, while others of the request are waited for.
+    pub(crate) rows: Vec<Vec<f32>>,
+    /// [`Model::revision`](gruff_models::Model::revision) of the model that computed what it holds.
+    pub(crate) revision: u64,
     /// What led to the next token inside the model, where that is asked for.
     pub(crate) states: Option<TokenStates>,
     drafted: usize,
@@ -81,7 +83,8 @@ impl Sequence {
             criteria,
             drafter: None,
             drafts: Vec::new(),
-            row: None,
+            rows: Vec::new(),
+            revision: 0,
             states: request.outputs.reads_states().then(TokenStates::default),
             drafted: 0,
             accepted: 0,
@@ -95,12 +98,13 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// The sequence that follows the negative prompt of a guided request.
-    pub(crate) fn companion(&self, prompt: Vec<u32>) -> Self {
+    /// The sequence that follows the negative prompt of a guided request, in a context of so many tokens.
+    pub(crate) fn companion(&self, prompt: Vec<u32>, context: usize) -> Self {
         let prompt_len = prompt.len();
         Self {
             tokens: prompt,
             prompt_len,
+            context,
             chain: ProcessorList::default(),
             criteria: Vec::new(),
             states: None,
@@ -130,7 +134,8 @@ impl Sequence {
             criteria: self.criteria.clone(),
             drafter: None,
             drafts: Vec::new(),
-            row: None,
+            rows: Vec::new(),
+            revision: self.revision,
             states: self.states.clone(),
             drafted: 0,
             accepted: 0,
@@ -177,9 +182,9 @@ impl Sequence {
         self.max_new_tokens.map_or(self.context, |most| (self.prompt_len + most).min(self.context))
     }
 
-    /// Length that fills the context.
-    pub(crate) fn max_context(&self) -> usize {
-        self.context
+    /// Lets the context end behind so many new tokens.
+    pub(crate) fn limit_new_tokens(&mut self, most: usize) {
+        self.context = self.context.min(self.prompt_len + most);
     }
 
     /// What processors and criteria know.

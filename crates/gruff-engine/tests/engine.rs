@@ -193,7 +193,11 @@ fn parameters_that_exclude_each_other_are_refused() {
         (Request { beams: beams(5), ..plain() }, "num_beams: the request has 5 sequences"),
         (Request { beams: beams(2), num_return_sequences: 3, ..plain() }, "num_return_sequences"),
         (Request { num_return_sequences: 0, ..plain() }, "num_return_sequences"),
-        (Request { beams: beams(2), guidance: guidance.clone(), ..plain() }, "guidance_scale"),
+        (Request { beams: beams(3), guidance: guidance.clone(), ..plain() }, "num_beams: the request has 6"),
+        (
+            Request { num_return_sequences: 3, guidance: guidance.clone(), ..plain() },
+            "num_return_sequences: the request has 6",
+        ),
         (Request { speculation: Some(Arc::new(lookup)), ..plain() }, "rollback of 4 tokens"),
         (Request { beams: beams(2), speculation: Some(Arc::new(lookup)), ..plain() }, "speculation"),
     ] {

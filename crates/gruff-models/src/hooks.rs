@@ -84,6 +84,8 @@ impl<F: ?Sized> List<F> {
     }
 
     fn matching(&self, module: &str) -> Vec<Arc<F>> {
+        #[cfg(test)]
+        LOOKUPS.with(|count| count.set(count.get() + 1));
         let hooks = self.0.read().unwrap_or_else(PoisonError::into_inner);
         hooks.iter().filter(|hook| matches(&hook.pattern, module)).map(|hook| hook.call.clone()).collect()
     }
@@ -92,6 +94,12 @@ impl<F: ?Sized> List<F> {
         let hooks = self.0.read().unwrap_or_else(PoisonError::into_inner);
         hooks.iter().map(|hook| hook.pattern.clone()).collect()
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked for the hooks of a module.
+    pub(crate) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[derive(Default)]

@@ -3,6 +3,13 @@
 //! [`load`] reads `general.architecture` and gives a [`Model`]: its sizes, its caches and its forward pass
 //! over ragged [`Step`](gruff_kernels::Step)s. Weights stay packed, in the file's order, borrowed from its map.
 
+#[cfg(test)]
+extern crate self as gruff_models;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 mod adapters;
 mod caches;
 mod config;
@@ -11,6 +18,7 @@ mod hooks;
 mod keys;
 mod layers;
 mod load;
+mod lora;
 mod model;
 mod modules;
 mod names;
@@ -26,11 +34,12 @@ mod qwen3;
 mod qwen35;
 mod versioned;
 
-pub use adapters::{Adapters, Lora, LoraScales};
+pub use adapters::{Adapters, LoraScales};
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
 pub use hooks::{HookContext, HookError, HookGuard, Hooks, InputContext, RoutedRows};
 pub use load::{load, names, supported_architectures};
+pub use lora::Lora;
 pub use model::{Model, ModelBase, ModelConfig};
 pub use modules::{Module, ModuleGuard, ModuleInfo, ModuleKind, Modules};
 pub use names::Names;

@@ -181,7 +181,7 @@ impl Weight {
         }
     }
 
-    fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         match self {
             Self::Packed(weight) => weight.tensor.device(),
             Self::Dense(tensor) => tensor.device(),

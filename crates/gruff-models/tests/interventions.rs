@@ -441,34 +441,50 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(Weight::from_bytes(&device, vec![0; 3], BlockType::Q8_0, &[96, 64]).is_err());
 }
 
+fn random(seed: u32, i: usize) -> f32 {
+    ((i as u32).wrapping_add(seed).wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5
+}
+
+/// Matrices, outputs and inputs of a module; a table of embeddings has tokens as inputs.
+fn sizes(model: &dyn Model, module: &str) -> (usize, usize, usize) {
+    match model.weight(&format!("{module}.weight")).expect("a matrix").shape()[..] {
+        [vocabulary, hidden] if module == "model.embed_tokens" => (1, hidden, vocabulary),
+        [outputs, inputs] => (1, outputs, inputs),
+        [stack, outputs, inputs] => (stack, outputs, inputs),
+        _ => panic!("{module} is no matrix"),
+    }
+}
+
 /// Random matrices of rank 3 beside these modules.
 fn lora(model: &dyn Model, seed: u32, modules: &[&str], factor: f32) -> Lora {
     let mut lora = Lora::new();
     for module in modules {
-        let [outputs, inputs] = model.weight(&format!("{module}.weight")).expect("a matrix").shape()[..]
-        else {
-            panic!("{module} is a stack")
+        let (stack, outputs, inputs) = sizes(model, module);
+        let weight = |seed: u32, rows: usize, cols: usize| {
+            let values: Vec<f32> = (0..stack * rows * cols).map(|i| random(seed, i)).collect();
+            Weight::pack(model.device(), &values, BlockType::F32, &[stack, rows, cols]).expect("they fill it")
         };
-        let random = |seed: u32, rows: usize, cols: usize| {
-            let values: Vec<f32> = (0..(rows * cols) as u32)
-                .map(|i| {
-                    (i.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5
-                })
-                .collect();
-            Weight::dense(model.device(), &values, &[rows, cols]).expect("they fill it")
-        };
-        let (a, b) = (random(seed, 3, inputs), random(seed + 1000, outputs, 3));
+        let (a, b) = (weight(seed, 3, inputs), weight(seed + 1000, outputs, 3));
         lora.add(model, module, &a, &b, factor).expect("it fits");
     }
     lora
 }
 
-const ADAPTED: [&str; 5] = [
+const ADAPTED: [&str; 6] = [
+    "model.embed_tokens",
     "model.layers.0.mlp.gate_proj",
     "model.layers.1.self_attn.q_proj",
     "model.layers.1.mlp.down_proj",
     "model.layers.3.self_attn.o_proj",
     "lm_head",
+];
+
+const ADAPTED_EXPERTS: [&str; 5] = [
+    "model.embed_tokens",
+    "model.layers.0.mlp.experts.gate_proj",
+    "model.layers.1.mlp.experts.up_proj",
+    "model.layers.1.mlp.experts.down_proj",
+    "model.layers.2.mlp.shared_expert.up_proj",
 ];
 
 fn scales(pairs: &[(&str, f32)]) -> LoraScales {
@@ -477,10 +493,16 @@ fn scales(pairs: &[(&str, f32)]) -> LoraScales {
 
 #[test]
 fn an_adapter_is_a_change_of_the_weights() {
+    for (architecture, adapted) in [("qwen35", &ADAPTED[..]), ("qwen35moe", &ADAPTED_EXPERTS)] {
+        check_merged(architecture, adapted);
+    }
+}
+
+fn check_merged(architecture: &str, adapted: &[&str]) {
     let device = cpu(Activations::F32);
-    let model = File::new("qwen35", BlockType::F32).load(&device);
+    let model = File::new(architecture, BlockType::F32).load(&device);
     let before = plain(&*model);
-    model.adapters().add("one", lora(&*model, 1, &ADAPTED, 0.5), 1.0).expect("a new name");
+    model.adapters().add("one", lora(&*model, 1, adapted, 0.5), 1.0).expect("a new name");
     let beside = plain(&*model);
     assert!(beside != before);
     model.adapters().set_scale("one", 0.0).expect("it is there");
@@ -489,33 +511,43 @@ fn an_adapter_is_a_change_of_the_weights() {
     assert!(plain(&*model) == before);
 
     // The same, merged: W + 0.5 B A.
-    for module in ADAPTED {
+    for module in adapted {
         let name = format!("{module}.weight");
         let own = model.weight(&name).expect("a matrix");
-        let [outputs, inputs] = own.shape()[..] else { panic!("a stack") };
-        let random = |seed: u32, i: usize| {
-            ((i as u32).wrapping_add(seed).wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5
-        };
+        let (stack, outputs, inputs) = sizes(&*model, module);
         let mut values = own.to_vec_f32().expect("host");
-        for row in 0..outputs {
-            for col in 0..inputs {
-                let sum: f32 = (0..3).map(|r| random(1001, row * 3 + r) * random(1, r * inputs + col)).sum();
-                values[row * inputs + col] += 0.5 * sum;
-            }
+        for (matrix, row, col) in
+            (0..stack * outputs * inputs).map(|i| (i / (outputs * inputs), i / inputs % outputs, i % inputs))
+        {
+            let a = |r: usize| random(1, (matrix * 3 + r) * inputs + col);
+            let b = |r: usize| random(1001, (matrix * outputs + row) * 3 + r);
+            let sum: f32 = (0..3).map(|r| b(r) * a(r)).sum();
+            let at = if *module == "model.embed_tokens" {
+                col * outputs + row
+            } else {
+                (matrix * outputs + row) * inputs + col
+            };
+            values[at] += 0.5 * sum;
         }
         let merged = Weight::pack(&device, &values, BlockType::F32, &own.shape()).expect("whole rows");
         model.set_weight(&name, merged).expect("it fits");
     }
     let distance = nmse([plain(&*model).as_slice()], [beside.as_slice()]);
-    assert!(distance < 1e-10, "{distance}");
+    assert!(distance < 1e-10, "{architecture}: {distance}");
 }
 
 #[test]
 fn sequences_have_scales_of_their_own() {
-    let model = File::new("qwen35", BlockType::Q8_0).load(&cpu(Activations::Int8));
+    for (architecture, adapted) in [("qwen35", &ADAPTED[..]), ("qwen35moe", &ADAPTED_EXPERTS)] {
+        check_own_scales(architecture, adapted);
+    }
+}
+
+fn check_own_scales(architecture: &str, adapted: &[&str]) {
+    let model = File::new(architecture, BlockType::Q8_0).load(&cpu(Activations::Int8));
     let before = plain(&*model);
-    model.adapters().add("one", lora(&*model, 1, &ADAPTED, 0.5), 0.0).expect("a new name");
-    model.adapters().add("two", lora(&*model, 7, &ADAPTED[1..3], 0.5), 0.0).expect("a new name");
+    model.adapters().add("one", lora(&*model, 1, adapted, 0.5), 0.0).expect("a new name");
+    model.adapters().add("two", lora(&*model, 7, &adapted[1..4], 0.5), 0.0).expect("a new name");
     assert!(plain(&*model) == before, "they are off");
     let run = |first: &[(&str, f32)], second: &[(&str, f32)]| {
         let adapters = Some(vec![scales(first), scales(second)]);
@@ -554,7 +586,10 @@ fn adapters_that_do_not_fit_are_refused() {
         (module, matrix(2, 64), matrix(32, 2), 1.0, "another base model"),
         (module, matrix(2, 64), matrix(64, 2), f32::NAN, "scale"),
         ("model.layers.9.mlp.up_proj", matrix(2, 64), matrix(64, 2), 1.0, "not in this model"),
-        ("model.layers.1.mlp.experts.up_proj", matrix(2, 64), matrix(64, 2), 1.0, "Experts"),
+        ("model.layers.1.mlp.experts.up_proj", matrix(2, 64), matrix(64, 2), 1.0, "another base model"),
+        ("model.layers.1.mlp.experts", matrix(2, 64), matrix(64, 2), 1.0, "all experts together"),
+        ("model.embed_tokens", matrix(2, 64), matrix(64, 2), 1.0, "another base model"),
+        ("model.norm", matrix(2, 64), matrix(64, 2), 1.0, "Norm"),
     ] {
         let error = try_add(module, &a, &b, factor).expect_err(expected);
         assert!(error.contains(expected), "{error}");

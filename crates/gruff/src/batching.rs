@@ -30,11 +30,13 @@ pub struct BatchingManager<'a> {
     model: &'a AutoModelForCausalLM,
     commands: Option<Sender<Command>>,
     events: Receiver<Event>,
-    worker: Option<JoinHandle<()>>,
+    worker: Option<JoinHandle<Result<(), gruff_engine::Error>>>,
     /// What is known of requests that have not ended: tokens of each answer, and how many are still in progress.
     open: HashMap<RequestId, Vec<BatchResult>>,
     unfinished: HashMap<RequestId, usize>,
     ready: Vec<BatchResult>,
+    /// Why the worker is no more, once it was asked.
+    stopped: Option<String>,
 }
 
 /// An answer that has ended.
@@ -89,24 +91,29 @@ impl AutoModelForCausalLM {
             open: HashMap::new(),
             unfinished: HashMap::new(),
             ready: Vec::new(),
+            stopped: None,
         })
     }
 }
 
 /// Runs the engine while there is work, and waits for commands when there is none.
-fn work(mut engine: Engine, inbox: &Receiver<Command>, outbox: &Sender<Event>) {
+fn work(
+    mut engine: Engine,
+    inbox: &Receiver<Command>,
+    outbox: &Sender<Event>,
+) -> Result<(), gruff_engine::Error> {
     loop {
         loop {
             let command = if engine.is_idle() {
                 match inbox.recv() {
                     Ok(command) => command,
-                    Err(_) => return,
+                    Err(_) => return Ok(()),
                 }
             } else {
                 match inbox.try_recv() {
                     Ok(command) => command,
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Disconnected) => return Ok(()),
                 }
             };
             match command {
@@ -115,17 +122,9 @@ fn work(mut engine: Engine, inbox: &Receiver<Command>, outbox: &Sender<Event>) {
                 Command::Cancel(id) => drop(engine.cancel(id).map(|event| outbox.send(event))),
             }
         }
-        match engine.step() {
-            Ok(events) => {
-                for event in events {
-                    if outbox.send(event).is_err() {
-                        return;
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::error!("the engine cannot go on: {error}");
-                return;
+        for event in engine.step()? {
+            if outbox.send(event).is_err() {
+                return Ok(());
             }
         }
     }
@@ -152,13 +151,16 @@ impl BatchingManager<'_> {
     ) -> Result<RequestId> {
         let config = config.clone().or(self.model.generation_config());
         let requests = self.model.requests(std::slice::from_ref(&prompt), &config, options)?;
-        let stopped = || Error::Option("the batching manager has stopped".to_owned());
-        let request = requests.into_iter().next().ok_or_else(stopped)?;
+        let Some(request) = requests.into_iter().next() else {
+            return Err(Error::Option("there is no prompt".to_owned()));
+        };
         let answers = request.num_return_sequences;
         let (reply, answer) = channel();
-        let commands = self.commands.as_ref().ok_or_else(stopped)?;
-        commands.send(Command::Add(Box::new(request), reply)).map_err(|_| stopped())?;
-        let id = answer.recv().map_err(|_| stopped())??;
+        let command = Command::Add(Box::new(request), reply);
+        let sent = self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok());
+        let id = if sent { answer.recv().ok() } else { None };
+        let Some(id) = id else { return Err(Error::Option(self.why_stopped())) };
+        let id = id?;
         let result = |index| BatchResult {
             request: id,
             index,
@@ -223,6 +225,22 @@ impl BatchingManager<'_> {
         }
     }
 
+    /// Why the worker is no more.
+    fn why_stopped(&mut self) -> String {
+        match self.worker.take().map(JoinHandle::join) {
+            Some(Ok(Err(error))) => self.stopped = Some(error.to_string()),
+            Some(Err(panic)) => {
+                let text = panic.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                self.stopped =
+                    Some(format!("something in a step panicked: {}", text.unwrap_or("no message")));
+            }
+            Some(Ok(Ok(()))) | None => {}
+        }
+        let why = self.stopped.as_deref().unwrap_or("its engine is gone");
+        format!("the batching manager has stopped; make another. {why}")
+    }
+
     fn close(&mut self, id: RequestId, complete: impl Fn(&mut BatchResult)) {
         self.unfinished.remove(&id);
         let mut results = self.open.remove(&id).unwrap_or_default();
@@ -248,9 +266,11 @@ impl Iterator for BatchingManager<'_> {
             match self.events.recv() {
                 Ok(event) => self.take(&event),
                 Err(_) => {
-                    let ids: Vec<RequestId> = self.open.keys().copied().collect();
+                    let why = self.why_stopped();
+                    let mut ids: Vec<RequestId> = self.open.keys().copied().collect();
+                    ids.sort_unstable();
                     for id in ids {
-                        self.close(id, |result| result.error = Some("the engine has stopped".to_owned()));
+                        self.close(id, |result| result.error = Some(why.clone()));
                     }
                 }
             }
@@ -262,8 +282,8 @@ impl Drop for BatchingManager<'_> {
     fn drop(&mut self) {
         self.commands = None;
         if let Some(worker) = self.worker.take() {
-            // A panic of the worker was reported by its thread.
-            let _ = worker.join();
+            // A panic of the worker was reported by its thread; nobody is left to be told of an error.
+            drop(worker.join());
         }
     }
 }

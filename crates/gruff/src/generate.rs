@@ -131,7 +131,8 @@ impl AutoModelForCausalLM {
         let Prompts(prompts) = prompts.into();
         let config = config.clone().or(self.generation_config());
         let mut streamer = options.streamer.take();
-        if streamer.is_some() && (prompts.len() != 1 || config.width() > 1 && !config.guides()) {
+        let several = config.answers() > 1 || config.num_beams.is_some_and(|beams| beams > 1);
+        if streamer.is_some() && (prompts.len() != 1 || several) {
             return refuse(
                 "streamer",
                 "it follows one answer: give one prompt, without beams and further sequences",
@@ -141,7 +142,7 @@ impl AutoModelForCausalLM {
         let rollback = self.rollback_for(&requests);
         let width = config.width();
         let mut engine = self.lock();
-        let engine = self.ready(&mut engine, prompts.len() * width, width, rollback)?;
+        let engine = self.ready(&mut engine, prompts.len().saturating_mul(width), width, rollback)?;
         let keeps = config.include_stop_str_in_output.unwrap_or(false);
         let trims = if keeps { Vec::new() } else { config.stop_strings.clone().unwrap_or_default() };
         let batch = Batch::submit(engine, requests, config.answers(), trims)?;
@@ -266,8 +267,18 @@ impl AutoModelForCausalLM {
         options: &GenerateOptions<'_>,
     ) -> Result<Option<Arc<dyn Speculation>>> {
         let lookup = config.prompt_lookup_num_tokens.filter(|count| *count > 0);
-        let most =
-            if self.model().config().caches.is_recurrent() { gruff_kernels::CHUNK } else { usize::MAX };
+        if config.num_beams.is_some_and(|beams| beams > 1) {
+            for (field, asked) in [
+                ("assistant_model", options.assistant_model.is_some()),
+                ("prompt_lookup_num_tokens", lookup.is_some()),
+            ] {
+                if asked {
+                    return refuse(field, "drafts do not serve a search with beams; leave num_beams out");
+                }
+            }
+        }
+        // What recurrent state can be rolled back, and logits that a step has room for.
+        let most = gruff_kernels::CHUNK;
         if let Some(assistant) = options.assistant_model {
             if lookup.is_some() {
                 return refuse(

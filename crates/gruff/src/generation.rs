@@ -237,8 +237,8 @@ impl GenerationConfig {
 
     /// Sequences that one prompt takes at once.
     pub(crate) fn width(&self) -> usize {
-        let guided = if self.guides() { 2 } else { 1 };
-        self.num_beams.unwrap_or(1).max(self.answers()).max(guided)
+        let answers = self.num_beams.unwrap_or(1).max(self.answers());
+        if self.guides() { answers.saturating_mul(2) } else { answers }
     }
 
     /// Whether answers are guided by a negative prompt.
@@ -339,7 +339,7 @@ impl GenerationConfig {
         });
         let most = self.max_length.map(|most| most.saturating_sub(prompt.len()));
         Request {
-            sampling: self.sampling(index * answers),
+            sampling: self.sampling(index.wrapping_mul(answers)),
             max_new_tokens: self.max_new_tokens.or(most),
             end_tokens: self.eos_token_id.clone().unwrap_or_else(|| end_tokens.to_vec()),
             max_time: self.max_time.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),

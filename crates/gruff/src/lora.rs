@@ -93,20 +93,42 @@ impl AutoModelForCausalLM {
                     format!("adapts {stem:?}, which this model does not have; it was made for another"),
                 )
             })?;
-            let [columns, rows] = *tensor.shape() else {
-                return Err(fault(
-                    path,
-                    format!("{:?} is not a matrix: {:?}", tensor.name(), tensor.shape()),
-                ));
+            let (matrices, rows, columns) = match *tensor.shape() {
+                [columns, rows] => (None, rows, columns),
+                [columns, rows, experts] => (Some(experts), rows, columns),
+                _ => {
+                    return Err(fault(
+                        path,
+                        format!("{:?} is not a matrix: {:?}", tensor.name(), tensor.shape()),
+                    ));
+                }
             };
             let values = tensor
                 .block_type()?
                 .unpack_to_vec(&gguf.data(tensor)?)
                 .map_err(gruff_kernels::Error::from)?;
-            pairs.put(module, side, Matrix { rows: rows as usize, columns: columns as usize, values });
+            let (rows, columns) = (rows as usize, columns as usize);
+            let Some(experts) = matrices else {
+                let mut matrix = Matrix { rows, columns, values };
+                // The table's own matrix A has a row for each token.
+                if side == Side::A && self.kind_of(&module) == Some(ModuleKind::Embedding) {
+                    matrix = matrix.turned();
+                }
+                pairs.put(module, None, side, matrix);
+                continue;
+            };
+            let each = rows * columns;
+            for (expert, values) in (0..experts as usize).zip(values.chunks(each.max(1))) {
+                let matrix = Matrix { rows, columns, values: values.to_vec() };
+                pairs.put(module.clone(), Some(expert), side, matrix);
+            }
         }
         // llama.cpp takes a missing alpha, or 0, for the rank itself.
         pairs.finish(self.model().as_ref(), |_, rank| if alpha == 0.0 { 1.0 } else { alpha / rank as f32 })
+    }
+
+    fn kind_of(&self, module: &str) -> Option<ModuleKind> {
+        self.model().named_modules().iter().find(|info| info.name == module).map(|info| info.kind)
     }
 
     /// The matrix that holds a GGUF tensor: `blk.0.attn_q.weight` is `model.layers.0.self_attn.q_proj`.
@@ -127,9 +149,12 @@ impl AutoModelForCausalLM {
             let stem =
                 name.strip_prefix(PEFT_PREFIX).unwrap_or(name).replace("model.language_model.", "model.");
             let stem = stem.strip_suffix(".weight").unwrap_or(&stem);
-            let (module, side) = split(stem, ".lora_A", ".lora_B").ok_or_else(|| {
+            let pair = split(stem, ".lora_A", ".lora_B")
+                .or_else(|| split(stem, ".lora_embedding_A", ".lora_embedding_B"));
+            let (module, side) = pair.ok_or_else(|| {
                 fault(&path, format!("has a tensor {name:?}, which is no part of a LoRA that can be applied"))
             })?;
+            let (module, expert) = without_expert(module);
             let [rows, columns] = *entry.shape.as_slice() else {
                 return Err(fault(&path, format!("{name:?} is not a matrix: {:?}", entry.shape)));
             };
@@ -143,7 +168,7 @@ impl AutoModelForCausalLM {
                     _ => {}
                 }
             }
-            pairs.put(module.to_owned(), side, matrix);
+            pairs.put(module, expert, side, matrix);
         }
         pairs.finish(self.model().as_ref(), |module, rank| config.factor(module, rank))
     }
@@ -166,6 +191,20 @@ fn split<'a>(name: &'a str, a: &str, b: &str) -> Option<(&'a str, Side)> {
     with(a, Side::A).or_else(|| with(b, Side::B))
 }
 
+/// `model.layers.3.mlp.experts.up_proj` and 5 of `model.layers.3.mlp.experts.5.up_proj`: transformers had a module for
+/// every expert, files have stacks.
+fn without_expert(module: &str) -> (String, Option<usize>) {
+    let numbered = module.split_once(".experts.").and_then(|(before, behind)| {
+        let (number, matrix) = behind.split_once('.')?;
+        Some((format!("{before}.experts.{matrix}"), number.parse().ok()?))
+    });
+    match numbered {
+        Some((module, expert)) => (module, Some(expert)),
+        None => (module.to_owned(), None),
+    }
+}
+
+#[derive(Clone)]
 struct Matrix {
     rows: usize,
     columns: usize,
@@ -183,15 +222,59 @@ impl Matrix {
         Self { values: rows.flat_map(|row| order.iter().map(|column| row[*column])).collect(), ..*self }
     }
 
+    fn turned(&self) -> Self {
+        let column = |column: usize| self.values.iter().skip(column).step_by(self.columns).copied();
+        Self { rows: self.columns, columns: self.rows, values: (0..self.columns).flat_map(column).collect() }
+    }
+
     fn weight(&self, model: &dyn Model) -> Result<Weight> {
         Ok(Weight::pack(model.device(), &self.values, BlockType::F32, &[self.rows, self.columns])?)
+    }
+}
+
+/// One of the two matrices of a module: as it is, or those of each expert.
+#[derive(Default)]
+struct Half {
+    whole: Option<Matrix>,
+    experts: BTreeMap<usize, Matrix>,
+}
+
+impl Half {
+    /// The weight of a module, a stack of `experts` where it is one; experts that the adapter leaves alone get zeros.
+    fn weight(&self, model: &dyn Model, experts: Option<usize>) -> Result<Weight, String> {
+        let fail = |error: Error| error.to_string();
+        let Some(count) = experts else {
+            let whole = self.whole.as_ref().ok_or("has matrices for experts, which it is none of")?;
+            return whole.weight(model).map_err(fail);
+        };
+        let Some(first) = self.experts.values().next() else {
+            return Err("is a stack of experts, but the matrices are not".to_owned());
+        };
+        let (rows, columns) = (first.rows, first.columns);
+        if self.experts.values().any(|matrix| (matrix.rows, matrix.columns) != (rows, columns)) {
+            return Err("has experts of different ranks".to_owned());
+        }
+        if let Some(wild) = self.experts.keys().find(|expert| **expert >= count) {
+            return Err(format!(
+                "has {count} experts and no number {wild}; the adapter was made for another model"
+            ));
+        }
+        let none = vec![0.0; rows * columns];
+        let each = |expert: usize| self.experts.get(&expert).map_or(&none, |matrix| &matrix.values);
+        let values: Vec<f32> = (0..count).flat_map(|expert| each(expert).iter().copied()).collect();
+        Weight::pack(model.device(), &values, BlockType::F32, &[count, rows, columns])
+            .map_err(|error| error.to_string())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.whole.is_none() && self.experts.is_empty()
     }
 }
 
 /// Matrices by module, until both of each are there.
 struct Pairs {
     path: PathBuf,
-    found: BTreeMap<String, [Option<Matrix>; 2]>,
+    found: BTreeMap<String, [Half; 2]>,
 }
 
 impl Pairs {
@@ -199,25 +282,45 @@ impl Pairs {
         Self { path: path.to_owned(), found: BTreeMap::new() }
     }
 
-    fn put(&mut self, module: String, side: Side, matrix: Matrix) {
-        self.found.entry(module).or_default()[side as usize] = Some(matrix);
+    fn put(&mut self, module: String, expert: Option<usize>, side: Side, matrix: Matrix) {
+        let half = &mut self.found.entry(module).or_default()[side as usize];
+        match expert {
+            Some(expert) => drop(half.experts.insert(expert, matrix)),
+            None => half.whole = Some(matrix),
+        }
     }
 
     fn finish(self, model: &dyn Model, factor: impl Fn(&str, usize) -> f32) -> Result<Lora> {
         let mut lora = Lora::new();
-        for (module, pair) in &self.found {
-            let [Some(a), Some(b)] = pair else {
-                return Err(fault(&self.path, format!("has only one of the two matrices for {module}")));
-            };
-            let own = model.named_modules().iter().find(|info| info.name == *module);
-            if own.is_none_or(|info| info.kind != ModuleKind::Linear) {
-                return Err(fault(
-                    &self.path,
-                    format!("adapts {module}, which is no matrix of this model; it was made for another"),
-                ));
+        for (module, [a, b]) in &self.found {
+            let refuse = |what: String| fault(&self.path, what);
+            if a.is_empty() || b.is_empty() || !a.experts.keys().eq(b.experts.keys()) {
+                return Err(refuse(format!("has only one of the two matrices for {module}")));
             }
-            lora.add(model, module, &a.weight(model)?, &b.weight(model)?, factor(module, a.rows))
-                .map_err(|error| fault(&self.path, error.to_string()))?;
+            let own = model.named_modules().iter().find(|info| info.name == *module);
+            let experts = match own.map(|info| info.kind) {
+                Some(ModuleKind::Linear | ModuleKind::Embedding) => None,
+                // All experts together have no weight of their own.
+                Some(ModuleKind::Experts) => match model.weight(&format!("{module}.weight")) {
+                    Ok(weight) => Some(if let [count, _, _] = weight.shape()[..] { count } else { 1 }),
+                    Err(_) => {
+                        return Err(refuse(format!(
+                            "adapts {module} as a whole, not its matrices; merge it in Python"
+                        )));
+                    }
+                },
+                _ => {
+                    return Err(refuse(format!(
+                        "adapts {module}, which is no matrix of this model; it was made for another"
+                    )));
+                }
+            };
+            let [a, b] = [a, b].map(|half| half.weight(model, experts));
+            let told = |what: String| refuse(format!("adapts {module}, which {what}"));
+            let (a, b) = (a.map_err(told)?, b.map_err(told)?);
+            let rank = if let [.., rank, _] = a.shape()[..] { rank } else { 0 };
+            lora.add(model, module, &a, &b, factor(module, rank))
+                .map_err(|error| refuse(error.to_string()))?;
         }
         Ok(lora)
     }
@@ -239,6 +342,8 @@ struct PeftConfig {
     bias: Option<String>,
     #[serde(default)]
     modules_to_save: Option<Vec<String>>,
+    #[serde(default)]
+    target_parameters: Option<Vec<String>>,
     #[serde(default)]
     rank_pattern: Option<BTreeMap<String, usize>>,
     #[serde(default)]
@@ -269,6 +374,13 @@ impl PeftConfig {
         if config.modules_to_save.as_ref().is_some_and(|modules| !modules.is_empty()) {
             return refuse(
                 "has modules_to_save: whole modules, which are no LoRA; merge it in Python".to_owned(),
+            );
+        }
+        if config.target_parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
+            return refuse(
+                "has target_parameters: parameters without a module of their own, which cannot be adapted; merge it in \
+                 Python"
+                    .to_owned(),
             );
         }
         if config.r == 0 {

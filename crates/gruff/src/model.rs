@@ -1,6 +1,5 @@
 //! A causal language model behind transformers' `generate`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gruff_engine::{Engine, EngineOptions, MemoryPlan};
@@ -35,8 +34,6 @@ pub struct AutoModelForCausalLM {
     device: Device,
     checkpoint: Checkpoint,
     engine: Mutex<Option<Engine>>,
-    /// What [`Model::revision`] was when the engine's caches were filled.
-    revision: AtomicU64,
     options: EngineOptions,
     generation_config: GenerationConfig,
     end_tokens: Vec<u32>,
@@ -227,6 +224,7 @@ impl AutoModelForCausalLM {
         self.engine.lock().unwrap_or_else(|poisoned| {
             let mut engine = poisoned.into_inner();
             *engine = None;
+            self.engine.clear_poison();
             engine
         })
     }
@@ -242,12 +240,6 @@ impl AutoModelForCausalLM {
     ) -> Result<&'a mut Engine> {
         let least = self.options.max_sequences.max(width);
         let max_sequences = sequences.clamp(least, MOST_SEQUENCES.max(least));
-        // What the caches hold was computed without a hook, module, weight or adapter that is there now, or with one
-        // that is gone.
-        let revision = self.model.revision();
-        if self.revision.swap(revision, Ordering::Relaxed) != revision {
-            *engine = None;
-        }
         let serves = engine.as_ref().is_some_and(|engine| {
             engine.options().max_sequences >= max_sequences && engine.options().rollback >= rollback
         });
@@ -295,7 +287,6 @@ impl FromCheckpoint for AutoModelForCausalLM {
             device,
             checkpoint: checkpoint.clone(),
             engine: Mutex::new(None),
-            revision: AtomicU64::new(0),
             options: options.engine(),
             generation_config,
             end_tokens,

@@ -6,6 +6,7 @@ use gruff::floors::blocks::BlockType;
 use gruff::floors::engine::{Context, Engine, EngineOptions, Event, Request};
 use gruff::floors::gguf::{Metadata, Writer};
 use gruff::{AutoModelForCausalLM, Dtype, ForwardOptions, LogitRows, LoraScales, Weight};
+use serde_json::json;
 
 #[path = "../examples/tiny_random/model.rs"]
 mod tiny;
@@ -38,9 +39,13 @@ fn metadata() -> Metadata {
 }
 
 fn write(path: &Path, metadata: Metadata, tensors: &[(String, [u64; 2], Vec<f32>)]) {
+    write_stacks(path, metadata, tensors)
+}
+
+fn write_stacks<S: AsRef<[u64]>>(path: &Path, metadata: Metadata, tensors: &[(String, S, Vec<f32>)]) {
     let mut writer = Writer::new(metadata);
     for (name, shape, _) in tensors {
-        writer.add(name, shape, BlockType::F32).unwrap();
+        writer.add(name, shape.as_ref(), BlockType::F32).unwrap();
     }
     let mut file = writer.create(path).unwrap();
     for (name, _, values) in tensors {
@@ -238,4 +243,157 @@ fn files_that_do_not_fit_are_refused() {
     wild[0].2[5] = f32::NAN;
     refuse(&same, &wild, "not numbers");
     assert!(tiny.model.model().adapters().scales().is_empty());
+}
+
+/// What PEFT saves: names, shapes outermost first, values.
+fn write_peft(folder: &Path, config: &serde_json::Value, tensors: &[(String, [usize; 2], Vec<f32>)]) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape, values) in tensors {
+        let start = data.len();
+        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert(name.clone(), entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend([header, data].concat());
+    std::fs::write(folder.join("adapter_model.safetensors"), bytes).unwrap();
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn tables_and_experts_are_adapted_from_files_of_both_kinds() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/gruff-moe-Q4_K_M.gguf");
+    let model = AutoModelForCausalLM::from_pretrained(path).dtype(Dtype::F32).load().unwrap();
+    let (table, stack) = ("model.embed_tokens.weight", "model.layers.1.mlp.experts.up_proj.weight");
+    let (table_values, stack_values) = (model.weight(table).unwrap(), model.weight(stack).unwrap());
+    let [vocabulary, hidden] = table_values.shape()[..] else { panic!("a table") };
+    let [experts, outputs, inputs] = stack_values.shape()[..] else { panic!("a stack") };
+    let rank = RANK as usize;
+    let logits = || {
+        let mut cache = model.new_cache(1, 64).unwrap();
+        let tokens: Vec<u32> = (0..40).map(|i| i * 97 % vocabulary as u32).collect();
+        model
+            .forward_with(tokens, &mut cache, LogitRows::All, &ForwardOptions::default())
+            .unwrap()
+            .logits(0)
+            .to_vec()
+    };
+    let plain = logits();
+    let of = |seed: u64, count: usize| values(seed, count as u64);
+    // A of the table by columns, as PEFT has it; the first expert is left alone.
+    let (table_a, table_b) = (of(1, rank * vocabulary), of(2, hidden * rank));
+    let expert = |index: usize| -> [Vec<f32>; 2] {
+        let seed = 10 + 2 * index as u64;
+        let [a, b] = [of(seed, rank * inputs), of(seed + 1, outputs * rank)];
+        if index == 0 { [vec![0.0; a.len()], vec![0.0; b.len()]] } else { [a, b] }
+    };
+
+    let turned = (0..vocabulary).flat_map(|token| (0..rank).map(move |r| (token, r)));
+    let turned: Vec<f32> = turned.map(|(token, r)| table_a[r * vocabulary + token]).collect();
+    let all =
+        |side: usize| -> Vec<f32> { (0..experts).flat_map(|index| expert(index)[side].clone()).collect() };
+    let [v, h, r, e, o, i] = [vocabulary, hidden, rank, experts, outputs, inputs].map(|size| size as u64);
+    let mut meta = metadata();
+    meta.insert("general.architecture", model.model().config().architecture.as_str());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.gguf");
+    write_stacks(
+        &file,
+        meta,
+        &[
+            ("token_embd.weight.lora_a".to_owned(), vec![r, v], turned),
+            ("token_embd.weight.lora_b".to_owned(), vec![r, h], table_b.clone()),
+            ("blk.1.ffn_up_exps.weight.lora_a".to_owned(), vec![i, r, e], all(0)),
+            ("blk.1.ffn_up_exps.weight.lora_b".to_owned(), vec![r, o, e], all(1)),
+        ],
+    );
+    model.load_adapter("gguf", &file).unwrap();
+    let beside = logits();
+    model.unload_adapter("gguf").unwrap();
+    assert!(nmse(&beside, &plain) > 1e-5 && logits() == plain);
+
+    let mut tensors = vec![
+        (
+            "base_model.model.model.embed_tokens.lora_embedding_A".to_owned(),
+            [rank, vocabulary],
+            table_a.clone(),
+        ),
+        ("base_model.model.model.embed_tokens.lora_embedding_B".to_owned(), [hidden, rank], table_b.clone()),
+    ];
+    for index in 1..experts {
+        let name =
+            |side| format!("base_model.model.model.layers.1.mlp.experts.{index}.up_proj.lora_{side}.weight");
+        let [a, b] = expert(index);
+        tensors.extend([(name("A"), [rank, inputs], a), (name("B"), [outputs, rank], b)]);
+    }
+    let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA});
+    write_peft(folder.path(), &config, &tensors);
+    model.load_adapter("peft", folder.path()).unwrap();
+    assert!(logits() == beside, "both say the same");
+    model.unload_adapter("peft").unwrap();
+
+    // The same, merged.
+    let factor = ALPHA / RANK as f32;
+    let product = |b: &[f32], a: &dyn Fn(usize) -> f32| -> f32 {
+        b.iter().enumerate().map(|(r, b)| factor * b * a(r)).sum()
+    };
+    let mut merged = table_values.to_vec_f32().unwrap();
+    for (at, value) in merged.iter_mut().enumerate() {
+        let (token, row) = (at / hidden, at % hidden);
+        *value += product(&table_b[row * rank..][..rank], &|r| table_a[r * vocabulary + token]);
+    }
+    // A head that is the table keeps its own: an adapter stands beside one module.
+    let head = model.weight("lm_head.weight").is_ok();
+    let merge = |name: &str, values: &[f32], shape: &[usize]| {
+        model.set_weight(name, Weight::pack(model.device(), values, BlockType::F32, shape).unwrap()).unwrap();
+    };
+    let mut experts_merged = stack_values.to_vec_f32().unwrap();
+    for (index, values) in experts_merged.chunks_exact_mut(outputs * inputs).enumerate() {
+        let [a, b] = expert(index);
+        for (at, value) in values.iter_mut().enumerate() {
+            let (row, column) = (at / inputs, at % inputs);
+            *value += product(&b[row * rank..][..rank], &|r| a[r * inputs + column]);
+        }
+    }
+    merge(stack, &experts_merged, &[experts, outputs, inputs]);
+    if head {
+        merge(table, &merged, &[vocabulary, hidden]);
+        assert!(nmse(&logits(), &beside) < 1e-6);
+    } else {
+        tensors.truncate(2);
+        write_peft(folder.path(), &config, &tensors);
+        model.load_adapter("table", folder.path()).unwrap();
+        assert!(nmse(&logits(), &beside) < 1e-6);
+    }
+
+    // What cannot be applied is named.
+    let refused = |config: serde_json::Value, tensors: &[(String, [usize; 2], Vec<f32>)], expected: &str| {
+        write_peft(folder.path(), &config, tensors);
+        let error = model.load_adapter("x", folder.path()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    };
+    let with = |field: &str, value: serde_json::Value| {
+        let mut config = config.clone();
+        config[field] = value;
+        config
+    };
+    refused(with("target_parameters", json!(["mlp.experts.gate_up_proj"])), &tensors, "target_parameters");
+    refused(with("use_dora", json!(true)), &tensors, "use_dora");
+    let one = |name: &str, shape: [usize; 2]| {
+        (format!("base_model.model.model.{name}"), shape, vec![0.1; shape[0] * shape[1]])
+    };
+    let expert = |number: usize, a: [usize; 2], b: [usize; 2]| {
+        ["A", "B"].map(|side| {
+            let name = format!("layers.1.mlp.experts.{number}.up_proj.lora_{side}.weight");
+            one(&name, if side == "A" { a } else { b })
+        })
+    };
+    refused(config.clone(), &expert(experts, [2, inputs], [outputs, 2]), "no number");
+    refused(config.clone(), &expert(0, [2, inputs], [outputs, 3]), "ranks differ");
+    refused(config.clone(), &expert(0, [2, inputs + 1], [outputs, 2]), "another base model");
+    let [first, _] = expert(0, [2, inputs], [outputs, 2]);
+    refused(config.clone(), &[first], "only one of the two");
+    let whole = ["A", "B"].map(|side| one(&format!("layers.1.mlp.experts.lora_{side}.weight"), [2, 2]));
+    refused(config.clone(), &whole, "as a whole");
 }

@@ -1,5 +1,5 @@
 use gruff_kernels::matmul::Glu;
-use gruff_kernels::{Activation, PackedTensor, Tensor, moe};
+use gruff_kernels::{Activation, DType, PackedTensor, Tensor, elementwise, moe};
 
 use super::Forward;
 use crate::parameters::PackedWeight;
@@ -63,8 +63,40 @@ impl ExpertStack {
             up.show(cx, x, ids)?;
         }
         let out = cx.scratch(&[ids.len(), gate.weight.rows()])?;
-        moe::experts_glu(x, ids, gate.weight(cx), up.weight(cx), glu, &out)?;
+        if cx.adapts(&gate.name) || cx.adapts(&up.name) {
+            Self::glu_apart(cx, x, ids, [gate, up], glu, &out)?;
+        } else {
+            moe::experts_glu(x, ids, gate.weight(cx), up.weight(cx), glu, &out)?;
+        }
         Ok(out)
+    }
+
+    /// The products that [`glu`](Self::glu) makes in one operation, with what adapters add between them.
+    fn glu_apart(
+        cx: &Forward,
+        x: &Activation,
+        ids: &Tensor,
+        stacks: [&Self; 2],
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<()> {
+        // Every row has one expert, whose product is taken as it is.
+        let (count, used) = (ids.len(), ids.shape()[1]);
+        let rows: Vec<u32> = (0..count).map(|row| (row / used) as u32).collect();
+        let repeated = cx.scratch(&[count, x.cols()])?;
+        elementwise::gather_rows(x.tensor(), &rows, &repeated)?;
+        let x = Activation::new(&repeated)?;
+        let each = cx.device.scratch(DType::I32, &[count, 1])?;
+        each.write_i32(&ids.to_vec_i32()?)?;
+        let ones = cx.device.tensor_f32(&vec![1.0; count], &[count, 1])?;
+        let mut products = Vec::with_capacity(2);
+        for stack in stacks {
+            let product = cx.scratch(&[count, stack.weight.rows()])?;
+            moe::experts_combine(&x, &each, &ones, stack.weight(cx), &product)?;
+            cx.adapt_experts(&stack.name, &x, [&each, &ones], &product, used)?;
+            products.push(product);
+        }
+        Ok(elementwise::glu(&products[0], &products[1], glu, out)?)
     }
 
     /// The experts' products of `[T * used, inputs]`, weighted and summed for each token: `[T, outputs]`.
@@ -78,6 +110,7 @@ impl ExpertStack {
         self.show(cx, x, ids)?;
         let out = cx.scratch(&[cx.tokens(), self.weight.rows()])?;
         moe::experts_combine(x, ids, weights, self.weight(cx), &out)?;
+        cx.adapt_experts(&self.name, x, [ids, weights], &out, 1)?;
         Ok(out)
     }
 

@@ -95,9 +95,7 @@ impl<'a> Forward<'a> {
 
     /// Whether somebody sees, replaces or adds to the output of `module`, so that it must exist as a tensor.
     pub(crate) fn intervenes(&self, module: &str) -> bool {
-        self.observes(module)
-            || self.replacement(module).is_some()
-            || self.adapters.as_ref().is_some_and(|adapters| adapters.adapt(module))
+        self.observes(module) || self.replacement(module).is_some() || self.adapts(module)
     }
 
     /// Whether a hook sees the output of `module`.
@@ -176,18 +174,54 @@ impl<'a> Forward<'a> {
         weights.get(&format!("{module}.{name}")).and_then(dense_of).unwrap_or(own)
     }
 
+    /// The adapters, where any stands beside `module`.
+    fn adapters(&self, module: &str) -> Option<&ActiveAdapters> {
+        self.adapters.as_ref().filter(|adapters| adapters.adapt(module))
+    }
+
+    /// Whether an adapter stands beside `module`.
+    pub(crate) fn adapts(&self, module: &str) -> bool {
+        self.adapters(module).is_some()
+    }
+
     /// Adds what adapters make of a module's input to its output.
     pub(crate) fn adapt(&self, module: &str, x: &Activation, out: &Tensor) -> Result<()> {
-        let Some(adapters) = self.adapters.as_ref().filter(|adapters| adapters.adapt(module)) else {
-            return Ok(());
-        };
+        let Some(adapters) = self.adapters(module) else { return Ok(()) };
+        adapters.apply(module, &self.owners(1), |pair, rows| pair.add_to_product(rows, x.tensor(), out))
+    }
+
+    /// Adds what adapters have for the tokens `ids` to their embeddings, which are multiplied by `scale`.
+    pub(crate) fn adapt_embeddings(&self, module: &str, ids: &[u32], scale: f32, out: &Tensor) -> Result<()> {
+        let Some(adapters) = self.adapters(module) else { return Ok(()) };
+        adapters.apply(module, &self.owners(1), |pair, rows| pair.add_to_embeddings(rows, ids, scale, out))
+    }
+
+    /// Adds what adapters make of the inputs of experts to their outputs, of which every token has `each`; `chosen` are
+    /// their ids and weights.
+    pub(crate) fn adapt_experts(
+        &self,
+        module: &str,
+        x: &Activation,
+        chosen: [&Tensor; 2],
+        out: &Tensor,
+        each: usize,
+    ) -> Result<()> {
+        let Some(adapters) = self.adapters(module) else { return Ok(()) };
+        adapters.apply(module, &self.owners(each), |pair, rows| {
+            pair.add_to_experts(rows, x.tensor(), chosen, out)
+        })
+    }
+
+    /// For each row its sequence, where every token has `each` rows.
+    fn owners(&self, each: usize) -> Vec<usize> {
         let sequences = self.step.starts().windows(2).enumerate();
-        let mut owners: Vec<usize> =
-            sequences.flat_map(|(index, ends)| std::iter::repeat_n(index, ends[1] - ends[0])).collect();
+        let owners: Vec<usize> = sequences
+            .flat_map(|(index, ends)| std::iter::repeat_n(index, (ends[1] - ends[0]) * each))
+            .collect();
         if self.at_head.get() {
-            owners = self.step.output_rows().iter().map(|row| owners[*row as usize]).collect();
+            return self.step.output_rows().iter().map(|row| owners[*row as usize]).collect();
         }
-        adapters.apply(module, x.tensor(), out, &owners)
+        owners
     }
 
     /// From here on rows are output rows.
@@ -264,4 +298,66 @@ fn is_eager(base: &ModelBase, options: &ForwardOptions) -> Result<bool> {
 /// The number in `model.layers.3.mlp`.
 fn layer_of(module: &str) -> Option<usize> {
     module.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use gruff_blocks::BlockType;
+    use gruff_kernels::{Activations, KvDtype};
+
+    use super::*;
+    use crate::common::{ARCHITECTURES, File, cpu, ids, logits};
+    use crate::hooks::LOOKUPS;
+    use crate::{Lora, Model};
+
+    fn lookups(model: &dyn Model) -> usize {
+        let before = LOOKUPS.get();
+        logits(model, KvDtype::F16, &ids(1, 9));
+        LOOKUPS.get() - before
+    }
+
+    #[test]
+    fn a_pass_without_interventions_looks_for_none() {
+        for architecture in ARCHITECTURES {
+            let model = File::new(architecture, BlockType::Q4_0).load(&cpu(Activations::Int8));
+            assert_eq!(lookups(&*model), 0, "{architecture}");
+
+            // One hook, however far from the rest, has every module ask for its own.
+            let guard = model.hooks().on("model.norm", |_, _| Ok(None)).expect("every model has one");
+            let modules = model.named_modules().len();
+            assert!(lookups(&*model) > modules / 2, "{architecture}: {modules} modules");
+            drop(guard);
+            assert_eq!(lookups(&*model), 0, "{architecture}: once it is gone");
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_use_is_not_there() {
+        let model = File::new("qwen35moe", BlockType::Q4_0).load(&cpu(Activations::Int8));
+        let sequence = gruff_kernels::StepSequence { len: 1, past: 0, slot: 0, pages: vec![0] };
+        let step = Step::text(vec![1], vec![sequence]);
+        let (step, options) = (step.expect("a step"), ForwardOptions::default());
+        let plain = |model: &dyn Model| {
+            let cx = Forward::new(model.base(), &step, &options).expect("a pass");
+            let kept = cx.keeps_attentions() || cx.keeps_hidden_states() || cx.keeps_last_hidden_state();
+            cx.hooks.is_none()
+                && cx.modules.is_none()
+                && cx.weights.is_none()
+                && cx.adapters.is_none()
+                && !kept
+                && !cx.is_eager()
+        };
+        assert!(plain(&*model));
+        model.adapters().add("off", Lora::new(), 0.0).expect("a name");
+        assert!(plain(&*model), "an adapter that is off is not there");
+        let own = std::sync::Arc::new(|_: &HookContext, x: &Tensor| Ok(x.clone()));
+        let guard = model.replace("model.norm", own).expect("it can be replaced");
+        assert!(!plain(&*model));
+        drop(guard);
+        let weight = model.weight("model.norm.weight").expect("its weight");
+        model.set_weight("model.norm.weight", weight).expect("its own");
+        assert!(!plain(&*model));
+        assert!(model.named_parameters().reset("model.norm.weight"));
+        assert!(plain(&*model));
+    }
 }

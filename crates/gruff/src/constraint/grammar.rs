@@ -65,15 +65,21 @@ impl Grammars {
     }
 }
 
-/// White space between the parts of a document: enough to indent with, not enough to dawdle in.
-const JSON_WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,24}";
+/// What stands between the parts of a document: a comma or a colon, with a space behind it or without. White space
+/// anywhere else is where models dawdle instead of answering.
+const JSON_SEPARATORS: [&str; 2] = [r",\x20?", r":\x20?"];
 
 /// The grammar of a schema, with llguidance's options in it where it has none.
 fn json_grammar(mut schema: Value) -> TopLevelGrammar {
+    // A schema that allows everything has no place for options; one without keywords says the same.
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
     if let Some(fields) = schema.as_object_mut() {
-        fields
-            .entry("x-guidance")
-            .or_insert_with(|| json!({"whitespace_flexible": true, "whitespace_pattern": JSON_WHITE_SPACE}));
+        let [item, key] = JSON_SEPARATORS;
+        fields.entry("x-guidance").or_insert_with(
+            || json!({"whitespace_flexible": false, "item_separator": item, "key_separator": key}),
+        );
     }
     TopLevelGrammar::from_json_schema(schema)
 }
