@@ -13,6 +13,7 @@ use crate::ServerOptions;
 use crate::api_error::ApiError;
 use crate::ids;
 use crate::metrics::Metrics;
+use crate::page;
 use crate::service::Shared;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -42,7 +43,7 @@ impl Access {
         if self.loopback {
             check_host(headers)?;
         }
-        if self.keys.is_empty() || OPEN.contains(&path) || self.shows_key(headers) {
+        if self.keys.is_empty() || OPEN.contains(&path) || page::is_page(path) || self.shows_key(headers) {
             return Ok(());
         }
         Err(ApiError {

@@ -22,6 +22,7 @@ mod native;
 mod on_demand;
 mod openai;
 mod options;
+mod page;
 mod registry;
 mod sampling;
 mod served_model;

@@ -16,7 +16,7 @@ use crate::api_error::ApiError;
 use crate::on_demand::OnDemand;
 use crate::registry::Registry;
 use crate::service::{Service, Shared};
-use crate::{Error, ServedModel, ServerOptions, anthropic, native, openai};
+use crate::{Error, ServedModel, ServerOptions, anthropic, native, openai, page};
 
 /// Models, ready to be served.
 pub struct Server {
@@ -44,6 +44,9 @@ const ROUTES: [&str; 12] = [
 
 /// The name in metrics of a path: what does not exist is counted together.
 pub(crate) fn route(path: &str) -> &'static str {
+    if page::is_page(path) {
+        return "/";
+    }
     let is = |route: &&str| path == *route || (route.ends_with('/') && path.starts_with(*route));
     ROUTES.into_iter().find(is).unwrap_or("other")
 }
@@ -89,6 +92,7 @@ impl Server {
     fn router(&self, loopback: bool) -> Router {
         let access = Access::new(&self.registry.shared, loopback);
         Router::new()
+            .merge(page::routes())
             .route("/health", get(native::health))
             .route("/metrics", get(native::metrics))
             .route("/v1/models", get(openai::models::list))

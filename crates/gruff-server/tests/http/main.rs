@@ -8,4 +8,5 @@ mod load;
 mod messages;
 mod models;
 mod native;
+mod page;
 mod responses;
