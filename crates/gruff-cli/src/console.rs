@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{Arguments, Display};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 /// How much to say.
@@ -16,6 +16,15 @@ pub(crate) struct OutputArgs {
     /// Say nothing on standard error but errors
     #[arg(short, long, global = true, help_heading = "Output")]
     quiet: bool,
+}
+
+/// How events of the server are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// An object a line
+    Json,
 }
 
 /// Standard error, and how much goes there.
@@ -43,17 +52,25 @@ impl Console {
         Self { verbose: args.verbose, quiet: args.quiet, terminal, color: terminal && !plain }
     }
 
-    /// Sends the library's events to standard error: those that `GRUFF_LOG` selects, else warnings.
-    pub(crate) fn trace_to_stderr(&self) {
-        let default = if self.quiet { "error" } else { "warn" };
+    /// Sends the library's events to standard error: those that `GRUFF_LOG` selects, else warnings, and with a format
+    /// also what a server tells of its requests.
+    pub(crate) fn trace_to_stderr(&self, format: Option<LogFormat>) {
+        let default = match (format, self.quiet) {
+            (Some(_), _) => "warn,gruff_server=info",
+            (None, true) => "error",
+            (None, false) => "warn",
+        };
         let filter = EnvFilter::try_from_env("GRUFF_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-        // A second call, in a test, keeps the first subscriber.
-        let _ = tracing_subscriber::fmt()
+        let to_stderr = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
-            .with_ansi(self.color)
-            .without_time()
-            .try_init();
+            .with_ansi(self.color);
+        // A second call, in a test, keeps the first subscriber.
+        let _ = match format {
+            None => to_stderr.without_time().try_init(),
+            Some(LogFormat::Text) => to_stderr.try_init(),
+            Some(LogFormat::Json) => to_stderr.json().flatten_event(true).with_span_list(false).try_init(),
+        };
     }
 
     /// Whether a person watches standard error.

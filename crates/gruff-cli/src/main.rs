@@ -18,7 +18,7 @@ use console::Console;
 fn main() -> ExitCode {
     let cli = Cli::parse_from(bench::spell_out(std::env::args_os()));
     let console = Console::new(&cli.output);
-    console.trace_to_stderr();
+    console.trace_to_stderr(cli.command.log_format());
     signals::watch();
     match run(cli.command, &console) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -10,10 +12,12 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use crate::ServerOptions;
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, ErrorCode};
 use crate::ids;
+use crate::intake::{Intake, Room};
 use crate::metrics::Metrics;
 use crate::page;
+use crate::request_log::{Line, Logged, Record};
 use crate::service::Shared;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -26,6 +30,7 @@ const OPEN: [&str; 1] = ["/health"];
 pub(crate) struct Access {
     options: Arc<ServerOptions>,
     metrics: Arc<Metrics>,
+    room: Room,
     /// SHA-256 of each key.
     keys: Arc<[[u8; 32]]>,
     /// Only names of this machine are accepted as hosts.
@@ -36,7 +41,7 @@ impl Access {
     pub(crate) fn new(shared: &Shared, loopback: bool) -> Self {
         let (options, metrics) = (shared.options.clone(), shared.metrics.clone());
         let keys = options.api_keys.iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect();
-        Self { options, metrics, keys, loopback }
+        Self { options, metrics, room: Room::default(), keys, loopback }
     }
 
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -97,23 +102,35 @@ fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Checks every request, counts every response.
+/// Checks every request, counts and logs every response.
 pub(crate) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let begun = Instant::now();
     let route = crate::server::route(request.uri().path());
+    let method = request.method().clone();
     let shown =
         request.headers().get(&REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
     let origin = access.origin(request.headers());
     let checked = access.check(request.uri().path(), request.headers());
-    let preflight = request.method() == Method::OPTIONS && origin.is_some();
+    let preflight = method == Method::OPTIONS && origin.is_some();
+    let record = Arc::<Record>::default();
+    // Held until the answer begins: what is made of a body takes memory too.
+    let share = access.room.share();
+    let request =
+        request.map(|body| Body::new(Intake::new(body, share.clone(), access.options.body_timeout)));
     let mut response = match checked {
         // A browser's question before the request comes without a key.
         _ if preflight => preflight_response(),
         Err(error) => error.into_response(),
-        Ok(()) => next.run(request).await,
+        Ok(()) => record.clone().scope(next.run(request)).await,
     };
-    access.metrics.response(route, response.status().as_u16());
-    let headers = response.headers_mut();
+    drop(share);
+    let status = response.status();
+    access.metrics.response(route, status.as_u16());
     let id = shown.or_else(|| HeaderValue::from_str(&ids::id("req_")).ok());
+    let error = response.extensions().get::<ErrorCode>().map(|code| code.0);
+    let text = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
+    let line = Line { id: text, method, route, status, error, begun, record };
+    let headers = response.headers_mut();
     if let Some(id) = id {
         headers.insert(REQUEST_ID, id);
     }
@@ -121,7 +138,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::VARY, HeaderValue::from_static("Origin"));
     }
-    response
+    response.map(|body| Body::new(Logged::new(body, line)))
 }
 
 fn preflight_response() -> Response {

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::api_error::ApiError;
 use crate::engine_thread::Update;
 use crate::metrics::Metrics;
+use crate::request_log::Record;
 use crate::service::Service;
 
 /// The answers to one request. Dropping it cancels what is still being generated.
@@ -25,6 +26,7 @@ pub(crate) struct Generation {
     pub(crate) deadline: Option<Instant>,
     pub(crate) started: Instant,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) record: Arc<Record>,
     /// The places in the queue.
     pub(crate) _permit: OwnedSemaphorePermit,
     /// Keeps the model loaded.
@@ -51,10 +53,15 @@ impl Generation {
             Some((choice, Update::Token(_))) => {
                 if let Some(begun) = self.begun.get_mut(*choice).filter(|begun| !**begun) {
                     *begun = true;
-                    self.metrics.first_token(self.started.elapsed());
+                    let time = self.started.elapsed();
+                    self.metrics.first_token(time);
+                    self.record.first_token(time);
                 }
             }
-            Some((_, Update::Finished(_, usage))) => self.metrics.answer(usage, self.started.elapsed()),
+            Some((_, Update::Finished(_, usage))) => {
+                self.metrics.answer(usage, self.started.elapsed());
+                self.record.answer(usage);
+            }
             Some((_, Update::Failed(error))) => return Err(error.clone()),
             None => {}
         }

@@ -69,14 +69,20 @@ impl ApiError {
     }
 }
 
+/// An error's code, for those who see only its response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorCode(pub(crate) &'static str);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response =
             (self.status, [(header::CONTENT_TYPE, "application/json")], self.body().to_string())
                 .into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS || self.code == Some("not_enough_memory") {
+        let again = matches!(self.code, Some("not_enough_memory" | "overloaded"));
+        if again || self.status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        response.extensions_mut().insert(ErrorCode(self.code.unwrap_or(self.kind)));
         response
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api_error::ApiError;
-use crate::limits::{BODY_TIMEOUT, MAX_BODY};
+use crate::intake::Fault;
 
 /// Reads a request's JSON. Requiring its content type keeps web pages from sending any without asking first.
 pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
@@ -20,23 +20,11 @@ pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -
             "send JSON with the header `Content-Type: application/json`",
         ));
     }
-    let bytes = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => {
-            return Err(ApiError::status(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "request_too_large",
-                format!("the body did not arrive whole, or has more than {} MiB", MAX_BODY >> 20),
-            ));
-        }
-        Err(_) => {
-            return Err(ApiError::status(
-                StatusCode::REQUEST_TIMEOUT,
-                "request_timeout",
-                format!("the body took more than {} seconds to arrive", BODY_TIMEOUT.as_secs()),
-            ));
-        }
-    };
+    // How much and how long was decided when the request came in.
+    let bytes = to_bytes(body, usize::MAX).await.map_err(|error| match Fault::of(&error) {
+        Some(fault) => fault.error(),
+        None => ApiError::bad_request("the body did not arrive whole"),
+    })?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let message = error.to_string();
         let mut quoted = message.split('`');

@@ -5,8 +5,13 @@ use std::time::Duration;
 /// Bytes of a body: an agent's tools and a long history, with room.
 pub(crate) const MAX_BODY: usize = 32 << 20;
 
-/// How long a body may take to arrive.
-pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a request's line and headers (what one more read brings, as many again at most, is not held against it), and
+/// how many headers.
+pub(crate) const MAX_HEAD: usize = 64 << 10;
+pub(crate) const MAX_HEADERS: usize = 100;
+
+/// Bytes of the bodies that are being read at once, of all requests.
+pub(crate) const MAX_BODIES: usize = 256 << 20;
 
 /// Answers to one request (prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 64;

@@ -9,6 +9,7 @@ use gruff::floors::text::chat::ReasoningMode;
 use serde_json::{Map, Value};
 
 use crate::Library;
+use crate::connection::Patience;
 
 /// Choices for a server. The defaults fit one person's machine.
 #[derive(Clone, Debug)]
@@ -27,6 +28,14 @@ pub struct ServerOptions {
     pub queue: usize,
     /// How long a request may take; `None` for as long as it does.
     pub timeout: Option<Duration>,
+    /// Connections at once; further ones wait to be accepted.
+    pub connections: usize,
+    /// How long a request's head may take to arrive, and a connection may be idle.
+    pub head_timeout: Duration,
+    /// How long a request's body may take to arrive.
+    pub body_timeout: Duration,
+    /// How long a reader may take nothing of what is sent to it before it is given up.
+    pub reader_timeout: Duration,
     /// Origins whose pages may use the server from a browser; `*` for all, empty for none.
     pub cors: Vec<String>,
     /// Whether the model is asked to reason, where a request does not say.
@@ -45,6 +54,10 @@ impl Default for ServerOptions {
             max_sequences: 8,
             queue: 64,
             timeout: None,
+            connections: 1024,
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            reader_timeout: Duration::from_secs(60),
             cors: Vec::new(),
             reasoning: ReasoningMode::Auto,
             template_variables: Map::new(),
@@ -53,6 +66,10 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    pub(crate) fn patience(&self) -> Patience {
+        Patience { connections: self.connections, head: self.head_timeout, reader: self.reader_timeout }
+    }
+
     /// What a model's engine is made with; it may use the memory that the model may.
     pub(crate) fn engine(&self, model: &AutoModelForCausalLM) -> EngineOptions {
         EngineOptions { max_sequences: self.max_sequences, ..model.engine_options().clone() }

@@ -1,7 +1,7 @@
 //! The server: routes, and how it starts and stops.
 
 use std::collections::VecDeque;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
@@ -16,7 +16,7 @@ use crate::api_error::ApiError;
 use crate::on_demand::OnDemand;
 use crate::registry::Registry;
 use crate::service::{Service, Shared};
-use crate::{Error, ServedModel, ServerOptions, anthropic, native, openai, page};
+use crate::{Error, ServedModel, ServerOptions, anthropic, connection, native, openai, page};
 
 /// Models, ready to be served.
 pub struct Server {
@@ -82,11 +82,12 @@ impl Server {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let loopback = listener.local_addr()?.ip().is_loopback();
-        let serving = axum::serve(listener, self.router(loopback)).with_graceful_shutdown(stop);
+        let patience = self.registry.shared.options.patience();
         tokio::select! {
-            served = serving.into_future() => Ok(served?),
-            () = self.registry.clone().keep_tidy() => Ok(()),
+            () = connection::serve(listener, self.router(loopback), patience, stop) => {}
+            () = self.registry.clone().keep_tidy() => {}
         }
+        Ok(())
     }
 
     fn router(&self, loopback: bool) -> Router {

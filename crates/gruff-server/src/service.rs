@@ -18,6 +18,7 @@ use crate::ids;
 use crate::limits::MAX_CHOICES;
 use crate::metrics::Metrics;
 use crate::openai::responses::Store;
+use crate::request_log::Record;
 use crate::{Error, ServedModel, ServerOptions};
 
 /// A model, ready to answer.
@@ -153,12 +154,15 @@ impl Service {
             self.engine.submit(Job { request, choice, updates: sender.clone(), cancelled: flag.clone() })?;
         }
         let started = Instant::now();
+        let record = Record::current();
+        record.model(&self.id);
         Ok(Generation {
             updates,
             begun: vec![false; choices],
             cancelled,
             deadline: self.options.timeout.map(|timeout| started + timeout),
             started,
+            record,
             metrics: self.metrics.clone(),
             _permit: permit,
             _service: self.clone(),

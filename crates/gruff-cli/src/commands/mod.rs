@@ -26,7 +26,7 @@ mod tokenize;
 
 use clap::{Parser, Subcommand};
 
-use crate::console::OutputArgs;
+use crate::console::{LogFormat, OutputArgs};
 
 /// Run GGUF checkpoints with their weights packed.
 #[derive(Debug, Parser)]
@@ -75,4 +75,14 @@ pub(crate) enum Command {
     Merge(merge::Merge),
     Edit(edit::Edit),
     Completions(completions::Completions),
+}
+
+impl Command {
+    /// How events are logged, where that is asked for.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        match self {
+            Command::Serve(serve) => serve.log_format(),
+            _ => None,
+        }
+    }
 }

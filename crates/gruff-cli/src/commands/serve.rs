@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use gruff::BUNDLED;
 use gruff::floors::text::chat::ChatTemplate;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::run::Reasoning;
 use crate::args::{ComputeArgs, SourceArgs, read_file};
-use crate::console::Console;
+use crate::console::{Console, LogFormat};
 use crate::failure::usage;
 use crate::signals;
 
@@ -42,7 +42,7 @@ pub(crate) struct Serve {
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = parse_host)]
     host: IpAddr,
     /// Port to listen on; 0 for any free one
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = 8000, allow_negative_numbers = true)]
     port: u16,
     /// A model's id in requests and answers [default: MODEL, without the folder of a path]; may be given once for each
     /// model, in their order
@@ -55,17 +55,20 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Answers of a model generated together; more wait
-    #[arg(long, default_value = "8", value_name = "N")]
+    #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
     max_sequences: NonZeroUsize,
     /// Answers that may wait; further requests are refused with status 429
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
     queue: usize,
     /// Seconds that a request may take [default: as long as it does]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<NonZeroUsize>,
     /// Origin whose pages may use the server from a browser, or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
+    /// Write a line for each request to standard error, as text or as JSON: its id, route, status, tokens and times
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
     /// Let the model think before it answers, where a request does not say
     #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "on|off|auto")]
     reasoning: Reasoning,
@@ -82,13 +85,18 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
+    /// How requests are logged.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        self.log_format
+    }
+
     pub(crate) fn run(mut self, console: &Console) -> anyhow::Result<()> {
         if self.models.is_empty() {
             self.models.push(BUNDLED.to_owned());
             self.cached = true;
         }
-        let options = self.options()?;
         self.check_models()?;
+        let options = self.options()?;
         let models = self.load(console)?;
         if !self.host.is_loopback() && options.api_keys.is_empty() {
             console
@@ -197,8 +205,13 @@ impl Serve {
             let keys = read_file(path)?;
             api_keys.extend(keys.lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
             if api_keys.is_empty() {
-                bail!("{} has no keys; write one a line", path.display());
+                return usage(format!("{} has no keys; write one a line", path.display()));
             }
+        }
+        if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
+            return usage(format!(
+                "--cors {origin:?} is no origin: give one as https://app.example or http://localhost:3000, or *"
+            ));
         }
         if api_keys.iter().any(String::is_empty) {
             return usage("an empty key keeps nobody out; give another");
@@ -214,6 +227,7 @@ impl Serve {
             cors: self.cors.clone(),
             reasoning: self.reasoning.mode(),
             template_variables,
+            ..ServerOptions::default()
         })
     }
 }
@@ -227,6 +241,17 @@ fn model_id(model: &str) -> String {
         }
         _ => model.to_owned(),
     }
+}
+
+/// Whether a browser could send this as the origin of a page: a scheme, a host, perhaps a port, and nothing else.
+fn is_origin(text: &str) -> bool {
+    let host = |rest: &str| {
+        !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || ".-:[]_".contains(c))
+    };
+    let scheme =
+        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    matches!(text, "*" | "null")
+        || text.split_once("://").is_some_and(|(name, rest)| scheme(name) && host(rest))
 }
 
 /// How long nobody may use a model; `None` for ever.
@@ -253,6 +278,18 @@ fn parse_host(text: &str) -> Result<IpAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn origins_are_what_browsers_send() {
+        for origin in
+            ["*", "null", "https://app.example", "http://localhost:3000", "http://[::1]:80", "app://x"]
+        {
+            assert!(is_origin(origin), "{origin}");
+        }
+        for other in ["", "app.example", "https://", "https://app.example/", "https://a, https://b", "://x"] {
+            assert!(!is_origin(other), "{other}");
+        }
+    }
 
     #[test]
     fn ids_tell_nothing_of_folders() {

@@ -13,6 +13,7 @@ mod quantize;
 mod run;
 #[cfg(feature = "bundled-model")]
 mod sampling;
+mod serve;
 #[cfg(unix)]
 mod signals;
 mod text;

@@ -4,6 +4,7 @@ mod access;
 mod chat;
 mod client;
 mod completions;
+mod connections;
 mod load;
 mod messages;
 mod models;
