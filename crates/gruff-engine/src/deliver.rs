@@ -2,7 +2,8 @@
 
 use crate::beams::Found;
 use crate::choose::{Chosen, values};
-use crate::engine::{Engine, Rows};
+use crate::engine::Engine;
+use crate::forward::Rows;
 use crate::job::{Job, Mode};
 use crate::logits::{guide, log_softmax};
 use crate::scheduler::Share;
@@ -11,7 +12,7 @@ use crate::stopping::StoppingCriteria;
 use crate::{BeamOutput, Error, Event, FinishReason, OutputOptions, Request, RequestId, Result};
 
 impl Engine {
-    /// Takes the logits of a step in, tells of the tokens, and parks what has ended. A request that goes wrong ends
+    /// Takes the logits of a step in, tells of the tokens, and keeps what has ended. A request that goes wrong ends
     /// alone.
     pub(crate) fn deliver(&mut self, shares: &[Share], rows: &Rows, events: &mut Vec<Event>) -> Result<()> {
         let jobs = std::mem::take(&mut self.running);
@@ -32,7 +33,10 @@ impl Engine {
                 }
             }
             match self.advance(&mut job, &ready, rows, events) {
-                Ok(true) => self.running.push(job),
+                Ok(true) => {
+                    self.keep_progress(&mut job);
+                    self.running.push(job);
+                }
                 Ok(false) => self.retire(job),
                 Err(error) => {
                     events.push(Event::Failed { request: job.id, message: error.to_string() });

@@ -1,29 +1,39 @@
 //! Requests to batches to tokens: scheduler, caches, sampling, the decode loop.
 
+mod admission;
 mod beams;
+mod check;
 mod choose;
 mod deliver;
 mod engine;
 mod error;
+mod forward;
 mod job;
+mod keep;
 pub mod logits;
+mod options;
 mod pages;
-mod parked;
 mod plan;
+mod prefix;
 mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
 pub mod speculation;
 mod states;
+mod stats;
 pub mod stopping;
+mod turns;
 
 pub use beams::{BeamParams, EarlyStopping};
-pub use engine::{Engine, EngineOptions};
+pub use engine::Engine;
 pub use error::{Error, Result};
+pub use options::EngineOptions;
 pub use plan::{Context, MemoryPlan, available_memory};
+pub use prefix::CacheStats;
 pub use request::{
     BeamOutput, Event, FinishReason, Guidance, OutputOptions, Request, RequestId, TokenDetails, Usage,
 };
 pub use sampling::SamplingParams;
 pub use states::AttentionWeights;
+pub use stats::EngineStats;

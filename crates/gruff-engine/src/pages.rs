@@ -45,6 +45,11 @@ impl Pool {
         }
     }
 
+    /// How many own each number that was ever given.
+    pub(crate) fn owners(&self) -> &[u32] {
+        &self.owners
+    }
+
     /// Whether a number has several owners.
     pub(crate) fn is_shared(&self, number: u32) -> bool {
         self.owners[number as usize] > 1

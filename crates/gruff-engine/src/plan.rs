@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use gruff_kernels::PAGE_LEN;
-use gruff_models::{Model, ModelConfig};
+use gruff_kernels::{CHUNK, PAGE_LEN};
+use gruff_models::{CachePlan, Model, ModelConfig};
 
 use crate::error::refuse;
 use crate::{EngineOptions, Error, Result};
@@ -13,6 +13,9 @@ const HEADROOM: u64 = 256 << 20;
 
 /// The context that `Context::Auto` does not exceed on its own, however much memory there is.
 const AUTO_CONTEXT: usize = 32_768;
+
+/// Bytes of snapshots that the prefix cache does not exceed on its own, where that is room for a few.
+const AUTO_SNAPSHOTS: u64 = 1 << 30;
 
 /// The smallest context worth having.
 const LEAST_CONTEXT: usize = 512;
@@ -42,6 +45,12 @@ pub struct MemoryPlan {
     pub kv: u64,
     /// Recurrent state: all sequences.
     pub state: u64,
+    /// Tokens whose keys and values have room besides, in the prefix cache.
+    pub prefix_tokens: usize,
+    /// The prefix cache: keys and values of those, and snapshots.
+    pub prefix_cache: u64,
+    /// Of that, snapshots of recurrent state.
+    pub snapshots: u64,
     /// Intermediate results and logits of a step.
     pub scratch: u64,
     /// What the system says is available, where it says so.
@@ -74,6 +83,7 @@ impl MemoryPlan {
             Context::Auto => Self::fitting_context(model, options, trained.min(AUTO_CONTEXT), available),
         };
         let plan = Self::with_context(model, options, context, available);
+        plan.check_prefix_cache(&model.config().caches, options)?;
         if plan.cache_tokens < context {
             return refuse(
                 "cache_tokens",
@@ -117,12 +127,18 @@ impl MemoryPlan {
         let cache_tokens =
             options.cache_tokens.map_or(full, |tokens| tokens.next_multiple_of(PAGE_LEN).min(full));
         let config = model.config();
+        let per_token = config.caches.bytes_per_token(options.kv_dtype) as u64;
+        let kv = (cache_tokens as u64).saturating_mul(per_token);
+        let (prefix_tokens, snapshots) = prefix_cache(&config.caches, options, kv);
         Self {
             context,
             cache_tokens,
             max_sequences: options.max_sequences,
             weights: config.weight_bytes,
-            kv: (cache_tokens as u64).saturating_mul(config.caches.bytes_per_token(options.kv_dtype) as u64),
+            kv,
+            prefix_tokens,
+            prefix_cache: (prefix_tokens as u64).saturating_mul(per_token).saturating_add(snapshots),
+            snapshots,
             state: sequences.saturating_mul(config.caches.bytes_per_slot(options.rollback) as u64),
             scratch: scratch_bytes(config, options),
             available,
@@ -140,12 +156,28 @@ impl MemoryPlan {
 
     /// The sum.
     pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv).saturating_add(self.state).saturating_add(self.scratch)
+        let parts = [self.weights, self.kv, self.state, self.prefix_cache, self.scratch];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn check_prefix_cache(&self, caches: &CachePlan, options: &EngineOptions) -> Result<()> {
+        let least = least_snapshot(caches);
+        match options.prefix_cache {
+            Some(bytes) if bytes > 0 && caches.is_recurrent() && self.snapshots < least => refuse(
+                "prefix_cache",
+                format!(
+                    "half of {} does not hold one state of this model ({}); give it more, or 0 for no cache",
+                    Bytes(bytes),
+                    Bytes(least)
+                ),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// KV pages in the pool.
     pub(crate) fn pages(&self) -> usize {
-        self.cache_tokens / PAGE_LEN
+        (self.cache_tokens + self.prefix_tokens) / PAGE_LEN
     }
 
     fn refusal(&self, headroom: u64) -> String {
@@ -164,11 +196,12 @@ impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "weights {} + KV {} ({} tokens) + state {} + scratch {} = {}",
+            "weights {} + KV {} ({} tokens) + state {} + prefix cache {} + scratch {} = {}",
             Bytes(self.weights),
             Bytes(self.kv),
             self.cache_tokens,
             Bytes(self.state),
+            Bytes(self.prefix_cache),
             Bytes(self.scratch),
             Bytes(self.total()),
         )?;
@@ -176,6 +209,29 @@ impl fmt::Display for MemoryPlan {
             Some(available) => write!(f, ", of {} available", Bytes(available)),
             None => Ok(()),
         }
+    }
+}
+
+/// The largest snapshot but one row: what most take.
+fn least_snapshot(caches: &CachePlan) -> u64 {
+    caches.bytes_per_snapshot(2 * CHUNK - 1) as u64
+}
+
+/// What the prefix cache gets besides what sequences in progress leave of their own: tokens and bytes of snapshots. Of
+/// a model with recurrent state half goes to either, as snapshots are kept where they cost what the keys and values do
+/// that they stand for.
+fn prefix_cache(caches: &CachePlan, options: &EngineOptions, kv: u64) -> (usize, u64) {
+    let per_page = (caches.bytes_per_page(options.kv_dtype) as u64).max(1);
+    let pages = |bytes: u64| usize::try_from(bytes / per_page).unwrap_or(0).saturating_mul(PAGE_LEN);
+    match (options.prefix_cache, caches.is_recurrent()) {
+        (Some(bytes), true) => (pages(bytes / 2), bytes - bytes / 2),
+        (Some(bytes), false) => (pages(bytes), 0),
+        (None, true) => {
+            // Where a prompt ends and where its answer does, for each sequence.
+            let few = (2 * options.max_sequences as u64).saturating_mul(least_snapshot(caches));
+            (0, kv.min(AUTO_SNAPSHOTS).max(few))
+        }
+        (None, false) => (0, 0),
     }
 }
 

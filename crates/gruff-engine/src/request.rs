@@ -19,6 +19,9 @@ pub struct RequestId(pub u64);
 pub struct Request {
     /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
+    /// Where later prompts are likely to part from this one: positions before which a message begins, as
+    /// `gruff_text::Tokenizer::message_borders` tells them. A hint: it changes what is cached, never an answer.
+    pub borders: Vec<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Tokens generated at most; `None` for as many as the context holds.
@@ -50,6 +53,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Self {
         Self {
             prompt,
+            borders: Vec::new(),
             sampling: SamplingParams::default(),
             max_new_tokens: None,
             end_tokens: Vec::new(),

@@ -9,7 +9,7 @@ pub(crate) struct Load {
     pub(crate) job: usize,
     /// Its index within the request.
     pub(crate) member: usize,
-    /// Tokens that it has and the caches do not.
+    /// Tokens that it has and the caches do not, as many as its next step may have of them.
     pub(crate) pending: usize,
     /// Drafted tokens, in an answer's step.
     pub(crate) drafts: usize,
@@ -18,8 +18,9 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn of(job: usize, member: usize, sequence: &Sequence) -> Self {
-        let (pending, drafts) = (sequence.pending(), sequence.drafts.len());
+    /// Of a sequence whose next step may have up to `room` tokens.
+    pub(crate) fn of(job: usize, member: usize, sequence: &Sequence, room: usize) -> Self {
+        let (pending, drafts) = (sequence.pending().min(room), sequence.drafts.len());
         Self { job, member, pending, drafts, decoding: sequence.decoding() }
     }
 }
@@ -35,22 +36,35 @@ pub(crate) struct Share {
     pub(crate) tokens: usize,
 }
 
-/// Every answer in progress gets its tokens; prompts share the rest of `budget` in the order of arrival, so a
-/// long prompt never makes the others wait longer than one step.
-pub(crate) fn plan(running: &[Load], budget: usize) -> Vec<Share> {
+/// Tokens that a step may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// In all.
+    pub(crate) tokens: usize,
+    /// Of prompts, when there are answers in progress.
+    pub(crate) mixed: usize,
+}
+
+/// Every answer in progress gets its tokens; prompts share the rest of the budget: in every other step in the order of
+/// arrival, in those between the shortest first. So a long prompt neither makes answers wait for more than a bounded
+/// piece of it nor short prompts for all of it, and itself goes on in every second step at least.
+pub(crate) fn plan(running: &[Load], budget: Budget, turn: usize) -> Vec<Share> {
     let decoding: usize = running.iter().filter(|load| load.decoding).map(|load| 1 + load.drafts).sum();
-    let mut left = budget.saturating_sub(decoding);
-    let mut shares = Vec::with_capacity(running.len());
-    for load in running {
-        let tokens = if load.decoding { 1 + load.drafts } else { load.pending.min(left) };
-        if !load.decoding {
-            left -= tokens;
-        }
-        if tokens > 0 {
-            shares.push(Share { job: load.job, member: load.member, tokens });
-        }
+    let mut left = budget.tokens.saturating_sub(decoding);
+    if decoding > 0 {
+        left = left.min(budget.mixed);
     }
-    shares
+    let mut prompts: Vec<usize> = (0..running.len()).filter(|index| !running[*index].decoding).collect();
+    if turn.is_multiple_of(2) {
+        prompts.sort_by_key(|index| running[*index].pending);
+    }
+    let mut tokens: Vec<usize> = running.iter().map(|load| 1 + load.drafts).collect();
+    for index in prompts {
+        tokens[index] = running[index].pending.min(left);
+        left -= tokens[index];
+    }
+    let shares = running.iter().zip(tokens).filter(|(_, tokens)| *tokens > 0);
+    shares.map(|(load, tokens)| Share { job: load.job, member: load.member, tokens }).collect()
 }
 
 #[cfg(test)]
@@ -65,25 +79,46 @@ mod tests {
         Load { job, member: 0, pending: 1, drafts, decoding: true }
     }
 
+    fn share(job: usize, tokens: usize) -> Share {
+        Share { job, member: 0, tokens }
+    }
+
+    fn whole(running: &[Load], tokens: usize) -> Vec<Share> {
+        plan(running, Budget { tokens, mixed: tokens }, 1)
+    }
+
     #[test]
     fn answers_first_then_prompts_in_order() {
         let running = [prompt(0, 100), answer(1, 0), prompt(2, 10), prompt(3, 0)];
-        let share = |job, tokens| Share { job, member: 0, tokens };
-        assert_eq!(plan(&running, 64), [share(0, 63), share(1, 1)]);
-        assert_eq!(plan(&running, 105), [share(0, 100), share(1, 1), share(2, 4)]);
-        assert_eq!(plan(&running, 512), [share(0, 100), share(1, 1), share(2, 10)]);
+        assert_eq!(whole(&running, 64), [share(0, 63), share(1, 1)]);
+        assert_eq!(whole(&running, 105), [share(0, 100), share(1, 1), share(2, 4)]);
+        assert_eq!(whole(&running, 512), [share(0, 100), share(1, 1), share(2, 10)]);
+    }
+
+    #[test]
+    fn short_prompts_pass_long_ones_in_every_other_step() {
+        let running = [prompt(0, 10_000), prompt(1, 30), prompt(2, 20)];
+        let budget = Budget { tokens: 64, mixed: 64 };
+        assert_eq!(plan(&running, budget, 1), [share(0, 64)]);
+        assert_eq!(plan(&running, budget, 2), [share(0, 14), share(1, 30), share(2, 20)]);
+    }
+
+    #[test]
+    fn answers_in_progress_bound_what_prompts_get() {
+        let budget = Budget { tokens: 512, mixed: 64 };
+        assert_eq!(plan(&[prompt(0, 1000)], budget, 1), [share(0, 512)]);
+        assert_eq!(plan(&[prompt(0, 1000), answer(1, 0)], budget, 1), [share(0, 64), share(1, 1)]);
     }
 
     #[test]
     fn drafts_belong_to_their_answer() {
         let running = [answer(0, 7), prompt(1, 100)];
-        let share = |job, tokens| Share { job, member: 0, tokens };
-        assert_eq!(plan(&running, 64), [share(0, 8), share(1, 56)]);
+        assert_eq!(whole(&running, 64), [share(0, 8), share(1, 56)]);
     }
 
     #[test]
     fn a_budget_below_the_answers_still_moves_every_answer() {
         let running = [answer(0, 0), answer(1, 0), prompt(2, 9)];
-        assert_eq!(plan(&running, 1).len(), 2);
+        assert_eq!(whole(&running, 1).len(), 2);
     }
 }

@@ -33,6 +33,10 @@ pub(crate) struct Sequence {
     pub(crate) slot: Option<u32>,
     /// Prompt tokens that a cache saved.
     cached: usize,
+    /// The first of its tokens, as many as the prefix cache is known to hold with what it takes to go on from there.
+    pub(crate) kept: usize,
+    /// Lengths, ascending, that steps end at, so that the prefix cache can keep the state there.
+    pub(crate) stops: Vec<usize>,
     /// Scales of adapters that its tokens are computed with.
     pub(crate) adapters: Option<LoraScales>,
     /// How its tokens are chosen, with a seed of its own.
@@ -77,6 +81,8 @@ impl Sequence {
             pages: Vec::new(),
             slot: None,
             cached: 0,
+            kept: 0,
+            stops: Vec::new(),
             adapters: request.adapters.clone(),
             sampling: request.sampling.clone(),
             chain,
@@ -128,6 +134,8 @@ impl Sequence {
             pages: Vec::new(),
             slot: None,
             cached: self.cached,
+            kept: 0,
+            stops: Vec::new(),
             adapters: self.adapters.clone(),
             sampling,
             chain: self.chain.clone(),
@@ -146,15 +154,20 @@ impl Sequence {
     }
 
     /// Starts (or, after a preemption, starts again) with a slot and what a cache holds of the tokens.
-    pub(crate) fn admit(&mut self, slot: u32, pages: Vec<u32>, past: usize, head: usize) {
+    pub(crate) fn admit(&mut self, slot: u32, pages: Vec<u32>, past: usize, revision: u64) {
         self.slot = Some(slot);
         self.pages = pages;
-        self.past = past;
-        self.head = head;
+        (self.past, self.head, self.kept) = (past, past, past);
+        self.revision = revision;
         if self.first_token.is_none() {
             self.cached = past;
             self.admitted = Instant::now();
         }
+    }
+
+    /// Is where another one of the same tokens is, whose pages and state it shares or has copies of.
+    pub(crate) fn follow(&mut self, other: &Self) {
+        (self.past, self.head, self.kept) = (other.past, other.head, other.kept);
     }
 
     /// Tokens not yet through the model.

@@ -1,135 +1,15 @@
 //! The engine's policy, on a model whose answers are easy to foretell.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+mod adder;
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use adder::{Adder, Answers, expected, options, request};
 use gruff_engine::speculation::PromptLookup;
 use gruff_engine::{
     BeamParams, Context, Engine, EngineOptions, Event, FinishReason, Guidance, OutputOptions, Request,
-    RequestId,
 };
-use gruff_kernels::{Activations, Device, PAGE_LEN, StateShape, Step, StepTokens, Tensor};
-use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
-
-const VOCABULARY: usize = 50;
-
-/// Answers with the sum of all tokens of the sequence modulo the vocabulary, and checks on the way that every
-/// step continues what the caches hold: by slot for recurrent state, by page for keys and values.
-struct Adder {
-    base: ModelBase,
-    /// What each slot has seen.
-    slots: Mutex<HashMap<usize, Vec<u32>>>,
-    /// What each page holds.
-    pages: Mutex<HashMap<u32, Vec<u32>>>,
-    /// Tokens and output rows of every step.
-    steps: Mutex<Vec<(usize, usize)>>,
-}
-
-impl Adder {
-    fn new(recurrent: bool) -> Arc<Self> {
-        let kv = LayerCache::Kv { kv_heads: 1, key_dim: 8, value_dim: 8 };
-        let state = LayerCache::State(StateShape {
-            key_heads: 1,
-            value_heads: 1,
-            key_dim: 8,
-            value_dim: 8,
-            conv_kernel: 4,
-            conv_channels: 24,
-            rollback: 0,
-        });
-        let layers = if recurrent { vec![state, kv] } else { vec![kv] };
-        let config = ModelConfig {
-            architecture: "adder".into(),
-            name: None,
-            num_hidden_layers: layers.len(),
-            hidden_size: 8,
-            vocab_size: VOCABULARY,
-            max_position_embeddings: 4096,
-            num_parameters: 1,
-            weight_bytes: 4,
-            caches: CachePlan::new(layers),
-        };
-        let device = Device::reference(Activations::F32);
-        let base = ModelBase::new(config, device, Names(&[]));
-        Arc::new(Self { base, slots: Mutex::default(), pages: Mutex::default(), steps: Mutex::default() })
-    }
-
-    fn recall(&self, pages: &[u32], past: usize) -> Vec<u32> {
-        let held = self.pages.lock().unwrap();
-        pages.iter().flat_map(|page| held.get(page).cloned().unwrap_or_default()).take(past).collect()
-    }
-}
-
-impl Model for Adder {
-    fn base(&self) -> &ModelBase {
-        &self.base
-    }
-
-    fn forward(&self, step: &Step, _caches: &mut Caches) -> gruff_models::Result<Tensor> {
-        let StepTokens::Ids(ids) = step.tokens() else { panic!("ids are given") };
-        self.steps.lock().unwrap().push((ids.len(), step.output_rows().len()));
-        let mut logits = vec![0.0; step.output_rows().len() * VOCABULARY];
-        for (sequence, bounds) in step.sequences().iter().zip(step.starts().windows(2)) {
-            let mut tokens = self.recall(&sequence.pages, sequence.past);
-            assert_eq!(tokens.len(), sequence.past, "the pages hold what came before");
-            if self.config().caches.is_recurrent() && sequence.past > 0 {
-                assert_eq!(self.slots.lock().unwrap()[&sequence.slot], tokens, "so does the slot");
-            }
-            tokens.extend(&ids[bounds[0]..bounds[1]]);
-            for (page, content) in sequence.pages.iter().zip(tokens.chunks(PAGE_LEN)) {
-                self.pages.lock().unwrap().insert(*page, content.to_vec());
-            }
-            if let Some(row) = step.output_rows().iter().position(|row| *row as usize == bounds[1] - 1) {
-                let next = tokens.iter().sum::<u32>() as usize % VOCABULARY;
-                logits[row * VOCABULARY + next] = 1.0;
-            }
-            self.slots.lock().unwrap().insert(sequence.slot, tokens);
-        }
-        Ok(self.device().tensor_f32(&logits, &[step.output_rows().len(), VOCABULARY])?)
-    }
-}
-
-fn options(context: usize, max_sequences: usize) -> EngineOptions {
-    EngineOptions { context: Context::Tokens(context), max_sequences, ..EngineOptions::default() }
-}
-
-fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
-    Request { max_new_tokens: Some(max_new_tokens), ..Request::new(prompt.to_vec()) }
-}
-
-/// What the model answers, worked out beside it.
-fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut tokens = prompt.to_vec();
-    for _ in 0..count {
-        tokens.push(tokens.iter().sum::<u32>() % VOCABULARY as u32);
-    }
-    tokens.split_off(prompt.len())
-}
-
-#[derive(Default)]
-struct Answers {
-    tokens: HashMap<RequestId, Vec<u32>>,
-    finished: HashMap<RequestId, (FinishReason, gruff_engine::Usage)>,
-}
-
-impl Answers {
-    fn take(&mut self, event: &Event) {
-        match event {
-            Event::Token { request, id, .. } => self.tokens.entry(*request).or_default().push(*id),
-            Event::Finished { request, reason, usage, .. } => {
-                self.finished.insert(*request, (*reason, *usage));
-            }
-            Event::Failed { message, .. } => panic!("{message}"),
-            Event::Prompt { .. } | Event::Beams { .. } => {}
-        }
-    }
-
-    fn run(engine: &mut Engine) -> Self {
-        let mut answers = Self::default();
-        engine.run(|event| answers.take(event)).unwrap();
-        answers
-    }
-}
 
 #[test]
 fn a_batch_of_unequal_prompts_is_answered_as_each_alone() {

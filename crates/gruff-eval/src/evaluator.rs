@@ -69,6 +69,7 @@ impl Evaluator {
             max_sequences: sequences,
             kv_dtype: self.options.kv_dtype,
             rollback,
+            prefix_cache: Some(0),
             memory: self.options.memory,
             ..EngineOptions::default()
         };

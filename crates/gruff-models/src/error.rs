@@ -80,6 +80,18 @@ pub enum Error {
         /// What it was given.
         found: &'static str,
     },
+    /// A snapshot of recurrent state that was taken of other caches.
+    #[error(
+        "a snapshot behind {len} tokens has {values} values, but these caches hold {expected}; it is another model's"
+    )]
+    Snapshot {
+        /// The tokens that it stands behind.
+        len: usize,
+        /// Its values.
+        values: usize,
+        /// The values that it should have.
+        expected: usize,
+    },
     /// A name or pattern that no module has.
     #[error("no module is called {pattern:?}; near names: {}; `named_modules` tells all", near.join(", "))]
     NoModule {

@@ -25,6 +25,7 @@ mod names;
 mod outputs;
 mod parameters;
 mod pattern;
+mod snapshot;
 mod weights;
 
 mod gemma3;
@@ -45,3 +46,4 @@ pub use modules::{Module, ModuleGuard, ModuleInfo, ModuleKind, Modules};
 pub use names::Names;
 pub use outputs::{AttnChoice, AttnImplementation, ForwardOptions, LayerAttentions, ModelOutput};
 pub use parameters::{PackedWeight, Parameters, Weight};
+pub use snapshot::Snapshot;

@@ -50,6 +50,7 @@ impl Cache {
             max_sequences: batch,
             cache_tokens: None,
             rollback,
+            prefix_cache: Some(0),
             ..model.engine_options().clone()
         };
         MemoryPlan::new(&**model.model(), &options)?;

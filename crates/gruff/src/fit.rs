@@ -186,6 +186,9 @@ mod tests {
             cache_tokens: 0,
             kv: 0,
             state: 0,
+            prefix_tokens: 0,
+            prefix_cache: 0,
+            snapshots: 0,
             scratch: 0,
             available: None,
         };

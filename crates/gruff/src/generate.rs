@@ -224,6 +224,8 @@ impl AutoModelForCausalLM {
         let request = |(index, prompt): (usize, &Vec<u32>)| -> Result<Request> {
             config.validate_prompt(prompt.len())?;
             let mut request = config.request(prompt.clone(), index, self.end_tokens());
+            request.borders =
+                self.text_tokenizer().map(|text| text.message_borders(prompt)).unwrap_or_default();
             request.sampling.prefix_allowed_tokens.clone_from(&options.prefix_allowed_tokens_fn);
             request.processors.clone_from(&processors);
             request.stopping.clone_from(&stopping);

@@ -1,6 +1,7 @@
 //! Text to token ids and back, as the model in a GGUF file was trained.
 
 mod added;
+mod borders;
 mod bpe;
 mod byte_level;
 mod chars;

@@ -32,6 +32,7 @@ impl Sequences {
             context: Context::Tokens(capacity),
             max_sequences: count,
             step_tokens: step_tokens.max(count),
+            prefix_cache: Some(0),
             ..model.engine_options().clone()
         };
         let model = model.model().clone();

@@ -1,0 +1,167 @@
+//! Who holds slots and pages: admission, preemption, forks.
+
+use gruff_kernels::PAGE_LEN;
+
+use crate::engine::Engine;
+use crate::job::Job;
+use crate::scheduler::Share;
+use crate::sequence::Sequence;
+use crate::states::TokenStates;
+use crate::{Event, Result};
+
+impl Engine {
+    /// Moves waiting requests to the running ones, in the order of arrival, while there are slots for all of their
+    /// sequences and pages for what they have to compute. Those begin with what the prefix cache holds of them.
+    pub(crate) fn admit(&mut self) -> Result<()> {
+        self.refresh();
+        let mut used: usize = self.running.iter().map(Job::width).sum();
+        while let Some(mut job) = self.waiting.pop_front() {
+            used += job.width();
+            if used > self.options.max_sequences || !self.begin(&mut job)? {
+                self.waiting.push_front(job);
+                return Ok(());
+            }
+            self.running.push(job);
+        }
+        Ok(())
+    }
+
+    /// Gives a request's sequences slots and what the prefix cache holds of their tokens; `false`, and nothing done,
+    /// when what is left to compute has no room beside others.
+    fn begin(&mut self, job: &mut Job) -> Result<bool> {
+        let hits: Vec<_> = job.members.iter().map(|member| self.look_up(member)).collect();
+        let needed: usize = job
+            .members
+            .iter()
+            .zip(&hits)
+            .map(|(member, hit)| {
+                let held = hit.as_ref().map_or(0, |hit| hit.past / PAGE_LEN);
+                (member.tokens.len() + 1).div_ceil(PAGE_LEN) - held
+            })
+            .sum();
+        // Every running sequence may soon need one more.
+        let needed = needed + self.running.iter().map(Job::width).sum::<usize>();
+        let free = self.pages.available();
+        if !self.running.is_empty() && needed > free && needed > free + self.prefix.evictable(&self.pages) {
+            hits.into_iter().flatten().for_each(|hit| self.pages.give_back(hit.pages));
+            return Ok(false);
+        }
+        for (member, hit) in job.members.iter_mut().zip(hits) {
+            self.prefix.begun(hit.as_ref());
+            let slot = self.take_slot()?;
+            if let Some(state) = hit.as_ref().and_then(|hit| self.prefix.state(hit)) {
+                self.caches.restore(state, slot)?;
+            }
+            let (pages, past) = hit.map_or((Vec::new(), 0), |hit| (hit.pages, hit.past));
+            member.admit(slot, pages, past, self.revision);
+            member.stops = self.keeper.stops(&job.request.borders, member.tokens.len());
+        }
+        Ok(true)
+    }
+
+    fn take_slot(&mut self) -> Result<u32> {
+        let slot = self.slots.take(1).and_then(|mut slots| slots.pop());
+        slot.ok_or_else(|| {
+            crate::Error::Memory("no slot is left for another sequence of this request".to_owned())
+        })
+    }
+
+    /// Gives every share pages of its own to write to; where there are none left, the prefix cache loses some first,
+    /// then the youngest request goes back to waiting (and computes the same tokens again later, as far as the cache
+    /// has not kept them).
+    pub(crate) fn provide_pages(&mut self, shares: &mut Vec<Share>, events: &mut Vec<Event>) -> Result<()> {
+        let mut at = 0;
+        while let Some(share) = shares.get(at).copied() {
+            let sequence = &mut self.running[share.job].members[share.member];
+            let (past, end) = (sequence.past, sequence.past + share.tokens);
+            let written = past / PAGE_LEN..sequence.pages.len().min(end.div_ceil(PAGE_LEN));
+            let shared: Vec<usize> =
+                written.filter(|index| self.pages.is_shared(sequence.pages[*index])).collect();
+            if let Some(mut fresh) = self.pages.take(shared.len() + sequence.missing_pages(end)) {
+                for index in shared {
+                    let Some(own) = fresh.pop() else { break };
+                    let other = std::mem::replace(&mut sequence.pages[index], own);
+                    if index * PAGE_LEN < past {
+                        self.caches.copy_page(other, own)?;
+                    }
+                    self.pages.give_back([other]);
+                }
+                sequence.pages.extend(fresh);
+                at += 1;
+            } else if !self.prefix.evict(&mut self.pages) {
+                let youngest = self.running.len() - 1;
+                if youngest == 0 {
+                    let message = format!(
+                        "the caches hold {} tokens, which the {} sequences of this request outgrow; ask for fewer \
+                         of them or for larger caches",
+                        self.memory.cache_tokens,
+                        self.running[0].members.len()
+                    );
+                    self.drop_failed(0, message, events);
+                } else {
+                    self.preempt(youngest);
+                }
+                shares.retain(|share| share.job != youngest);
+                at = at.min(shares.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn preempt(&mut self, index: usize) {
+        let mut job = self.running.remove(index);
+        for member in &mut job.members {
+            self.keep_end(member);
+            self.pages.give_back(std::mem::take(&mut member.pages));
+            self.slots.give_back(member.slot.take());
+            (member.past, member.head) = (0, 0);
+            member.drafts.clear();
+            member.rows.clear();
+            member.states = member.states.as_ref().map(|_| TokenStates::default());
+        }
+        self.preemptions += 1;
+        self.waiting.push_front(job);
+    }
+
+    /// Ends the requests of all shares, whose caches are not to be relied on.
+    pub(crate) fn fail(&mut self, shares: &[Share], message: &str, events: &mut Vec<Event>) {
+        let mut jobs: Vec<usize> = shares.iter().map(|share| share.job).collect();
+        jobs.dedup();
+        for index in jobs.into_iter().rev() {
+            self.drop_failed(index, message.to_owned(), events);
+        }
+    }
+
+    pub(crate) fn drop_failed(&mut self, index: usize, message: String, events: &mut Vec<Event>) {
+        let job = self.running.remove(index);
+        events.push(Event::Failed { request: job.id, message });
+        self.discard(job);
+    }
+
+    /// Gives back what a request holds.
+    pub(crate) fn discard(&mut self, job: Job) {
+        job.members.into_iter().for_each(|member| self.release(member));
+    }
+
+    /// Gives back what a sequence holds.
+    pub(crate) fn release(&mut self, sequence: Sequence) {
+        self.pages.give_back(sequence.pages);
+        self.slots.give_back(sequence.slot);
+    }
+
+    /// A copy of a sequence that shares its pages and has a copy of its state.
+    pub(crate) fn fork(&mut self, sequence: &Sequence, index: usize) -> Result<Sequence> {
+        let mut fork = sequence.fork(index);
+        let to = self.take_slot()?;
+        if let Err(error) = self.caches.copy_slot(sequence.slot.unwrap_or_default(), to) {
+            self.slots.give_back([to]);
+            return Err(error.into());
+        }
+        fork.slot = Some(to);
+        let pages = &sequence.pages[..sequence.past.div_ceil(PAGE_LEN).min(sequence.pages.len())];
+        self.pages.share(pages);
+        fork.pages = pages.to_vec();
+        fork.follow(sequence);
+        Ok(fork)
+    }
+}

@@ -1,0 +1,116 @@
+//! A step through the model.
+
+use std::ops::Range;
+
+use gruff_kernels::{DType, Step, StepSequence, Tensor, sampling};
+use gruff_models::{AttnImplementation, ForwardOptions, LoraScales};
+
+use crate::engine::Engine;
+use crate::job::Mode;
+use crate::scheduler::Share;
+use crate::states::StepStates;
+use crate::{Result, SamplingParams};
+
+/// What a step computed.
+pub(crate) struct Rows {
+    /// `[R, vocab_size]`.
+    pub(crate) logits: Tensor,
+    /// For each share, its rows: the one behind its last token and those behind its drafts.
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// For each row, the token that the device chose, where it chooses by itself.
+    pub(crate) ids: Option<Vec<i32>>,
+}
+
+impl Engine {
+    /// Puts the shares through the model. Where the device chooses the tokens by itself, it does.
+    pub(crate) fn forward(&mut self, shares: &[Share]) -> Result<Rows> {
+        let mut tokens = Vec::new();
+        let mut sequences = Vec::with_capacity(shares.len());
+        let mut output_rows = Vec::new();
+        let mut specs = Vec::new();
+        let mut ranges = Vec::with_capacity(shares.len());
+        let mut any_fused = false;
+        for share in shares {
+            let job = &self.running[share.job];
+            let sequence = &job.members[share.member];
+            let (past, known) = (sequence.past, sequence.tokens.len());
+            let end = past + share.tokens;
+            tokens.extend_from_slice(&sequence.tokens[past..end.min(known)]);
+            tokens.extend_from_slice(&sequence.drafts[..end.saturating_sub(known)]);
+            sequences.push(StepSequence {
+                len: share.tokens,
+                past,
+                slot: sequence.slot.unwrap_or_default() as usize,
+                pages: sequence.pages.clone(),
+            });
+            let first_row = output_rows.len();
+            if end >= known {
+                let count = end - known + 1;
+                output_rows.extend((tokens.len() - count..tokens.len()).map(|row| row as u32));
+                let alone = matches!(job.mode, Mode::Separate { .. }) && job.guidance.is_none();
+                let fused = alone && sequence.is_fused(job.request.outputs);
+                any_fused |= fused;
+                for drafts in 0..count {
+                    specs.push(match drafts {
+                        _ if !fused => SamplingParams::default().spec(&[]),
+                        0 => sequence.sampling.spec(&sequence.tokens),
+                        _ => sequence
+                            .sampling
+                            .spec(&[sequence.tokens.as_slice(), &sequence.drafts[..drafts]].concat()),
+                    });
+                }
+            }
+            ranges.push(first_row..output_rows.len());
+        }
+        let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
+        let options = self.forward_options(shares);
+        let output = self.model.forward_with(&step, &mut self.caches, &options)?;
+        if let Some(states) = StepStates::of(&output, step.len())? {
+            self.collect(shares, &states)?;
+        }
+        let logits = output.logits;
+        let mut ids = None;
+        if any_fused {
+            let chosen = logits.device().scratch(DType::I32, &[specs.len()])?;
+            sampling::sample(&logits, &specs, &chosen)?;
+            ids = Some(chosen.to_vec_i32()?);
+        }
+        Ok(Rows { logits, ranges, ids })
+    }
+
+    /// What the shares' requests, which look at the same, ask of the model.
+    fn forward_options(&self, shares: &[Share]) -> ForwardOptions {
+        let outputs = shares.first().map(|share| self.running[share.job].request.outputs).unwrap_or_default();
+        ForwardOptions {
+            output_hidden_states: outputs.hidden_states,
+            output_attentions: outputs.attentions,
+            attn_implementation: outputs.attentions.then_some(AttnImplementation::Eager),
+            adapters: self.adapters(shares),
+            ..ForwardOptions::default()
+        }
+    }
+
+    /// Hands each sequence what the step has of the tokens that lead to its next one.
+    fn collect(&mut self, shares: &[Share], step: &StepStates) -> Result<()> {
+        let mut start = 0;
+        for (index, share) in shares.iter().enumerate() {
+            let member = &mut self.running[share.job].members[share.member];
+            let rows = start..start + share.tokens;
+            start = rows.end;
+            let wanted = (member.past + share.tokens).saturating_sub(member.past.max(member.leading()));
+            if let Some(states) = member.states.as_mut().filter(|_| wanted > 0) {
+                states.collect(step, index, rows, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The scales of adapters for each share, where any request has scales of its own.
+    fn adapters(&self, shares: &[Share]) -> Option<Vec<LoraScales>> {
+        let own = |share: &Share| self.running[share.job].members[share.member].adapters.as_ref();
+        shares.iter().any(|share| own(share).is_some()).then(|| {
+            let default = self.model.adapters().scales();
+            shares.iter().map(|share| own(share).unwrap_or(&default).clone()).collect()
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! When what sequences hold goes into the prefix cache.
+
+use gruff_kernels::{CHUNK, PAGE_LEN};
+use gruff_models::CachePlan;
+
+use crate::engine::Engine;
+use crate::job::{Job, Mode};
+use crate::prefix::Hit;
+use crate::sequence::Sequence;
+use crate::{EngineOptions, MemoryPlan};
+
+/// Tokens that a snapshot at a message's border must save before a prompt's step is cut short for it: computing them
+/// anew costs about what the further step costs.
+const LEAST_GAIN: usize = CHUNK;
+
+/// The same of a snapshot where no message ends.
+const LEAST_GAIN_WITHIN: usize = 2 * CHUNK;
+
+/// Tokens from one snapshot to the next, at least and at most: steps should not be cut to small ones, and a model may
+/// have no keys and values to compare a snapshot with.
+const SPACING: (usize, usize) = (1024, 4096);
+
+/// What is kept of a model's sequences, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeper {
+    /// Whether anything is kept.
+    enabled: bool,
+    /// Whether a sequence can go on only where a snapshot of its state was kept.
+    pub(crate) recurrent: bool,
+    /// The most tokens that can be dropped again; `None` for any number.
+    pub(crate) rollback: Option<usize>,
+    /// Bytes of snapshots.
+    pub(crate) snapshot_budget: u64,
+    /// Tokens whose keys and values take as much as a snapshot: one is kept at each multiple.
+    spacing: usize,
+}
+
+impl Keeper {
+    pub(crate) fn new(caches: &CachePlan, options: &EngineOptions, memory: &MemoryPlan) -> Self {
+        let recurrent = caches.is_recurrent();
+        // Multiples of a chunk are where snapshots are smallest.
+        let snapshot = caches.bytes_per_snapshot(CHUNK);
+        let spacing = snapshot.div_ceil(caches.bytes_per_token(options.kv_dtype).max(1));
+        Self {
+            enabled: options.prefix_cache != Some(0),
+            recurrent,
+            rollback: recurrent.then_some(options.rollback),
+            snapshot_budget: memory.snapshots,
+            spacing: spacing.next_multiple_of(CHUNK).clamp(SPACING.0, SPACING.1),
+        }
+    }
+
+    /// Lengths at which the state of a prompt of `len` tokens is kept, besides those at equal spaces: where its first
+    /// message ends, which is often the same for many (instructions, tools); where its last one does, since the next
+    /// turn may have the answer without its reasoning; and near its end, if that is elsewhere.
+    pub(crate) fn stops(&self, borders: &[usize], len: usize) -> Vec<usize> {
+        if !self.recurrent || !self.enabled {
+            return Vec::new();
+        }
+        let inside = || borders.iter().copied().filter(|border| (1..len).contains(border));
+        let last = inside().max();
+        let end = (len.saturating_sub(1)) / CHUNK * CHUNK;
+        let end = Some(end).filter(|end| last.unwrap_or(0) + LEAST_GAIN_WITHIN <= *end);
+        let mut stops: Vec<usize> = [inside().min(), last, end].into_iter().flatten().collect();
+        stops.sort_unstable();
+        stops.dedup();
+        stops
+    }
+
+    /// Tokens that the next step may have of a sequence, so that it ends where the state is to be kept.
+    pub(crate) fn room(&self, sequence: &Sequence) -> usize {
+        let past = sequence.past;
+        let spaced = (past / self.spacing + 1) * self.spacing;
+        let stops = sequence.stops.iter().copied().chain([spaced]);
+        let next = stops.filter(|stop| *stop > past && self.is_stop(sequence, *stop)).min();
+        next.map_or(usize::MAX, |stop| stop - past)
+    }
+
+    /// Whether the state behind `len` tokens is worth keeping.
+    fn is_stop(&self, sequence: &Sequence, len: usize) -> bool {
+        if !self.enabled || !self.recurrent || sequence.states.is_some() {
+            return false;
+        }
+        let gain = len.saturating_sub(sequence.kept);
+        if sequence.stops.contains(&len) {
+            return gain >= LEAST_GAIN;
+        }
+        // One nearby that says more is better.
+        let near = |stop: &usize| (len..len + LEAST_GAIN_WITHIN).contains(stop);
+        len.is_multiple_of(self.spacing) && gain >= LEAST_GAIN_WITHIN && !sequence.stops.iter().any(near)
+    }
+}
+
+impl Engine {
+    /// Begins anew if the model is another one than it was.
+    pub(crate) fn refresh(&mut self) {
+        let revision = self.model.revision();
+        if revision != self.revision {
+            self.prefix.clear(&mut self.pages);
+            self.revision = revision;
+        }
+    }
+
+    /// What the prefix cache holds of a sequence that is to begin.
+    pub(crate) fn look_up(&mut self, sequence: &Sequence) -> Option<Hit> {
+        // What is to be seen of a prompt has to be computed.
+        if !self.keeper.enabled || sequence.states.is_some() {
+            return None;
+        }
+        self.prefix.lookup(&mut self.pages, sequence.adapters.as_ref(), &sequence.tokens)
+    }
+
+    /// Keeps what a request in progress has come to, for those who begin alike.
+    pub(crate) fn keep_progress(&mut self, job: &mut Job) {
+        let is_search = matches!(job.mode, Mode::Beams { .. });
+        for member in &mut job.members {
+            // Most beams are given up.
+            if is_search && member.tokens.len() > job.request.prompt.len() {
+                continue;
+            }
+            if self.keeper.recurrent {
+                if self.keeper.is_stop(member, member.past) {
+                    self.keep(member, member.past);
+                }
+            } else if member.past / PAGE_LEN > member.kept / PAGE_LEN {
+                self.keep(member, member.past / PAGE_LEN * PAGE_LEN);
+            }
+        }
+    }
+
+    /// Keeps what a sequence holds that ends or has to make room.
+    pub(crate) fn keep_end(&mut self, sequence: &mut Sequence) {
+        let least = if self.keeper.recurrent { PAGE_LEN } else { 1 };
+        if sequence.past >= sequence.kept + least {
+            self.keep(sequence, sequence.past);
+        }
+    }
+
+    /// Keeps the first `len` tokens of a sequence; for a model with recurrent state, all that it has computed.
+    fn keep(&mut self, sequence: &mut Sequence, len: usize) {
+        // What eager attention has computed is not to the bit what others would find, and what was computed before a
+        // weight or a hook changed is another model's.
+        let same = sequence.revision == self.revision && self.model.revision() == self.revision;
+        let Some(slot) = sequence.slot.filter(|_| self.keeper.enabled && same && sequence.states.is_none())
+        else {
+            return;
+        };
+        let (key, tokens) = (sequence.adapters.as_ref(), &sequence.tokens[..len]);
+        let mut snapshot = None;
+        if self.keeper.recurrent && !self.prefix.has_snapshot(key, tokens) {
+            match self.caches.snapshot(slot, len) {
+                Ok(taken) => snapshot = Some(taken),
+                Err(error) => return tracing::warn!("a state is not kept: {error}"),
+            }
+        }
+        self.prefix.insert(&mut self.pages, key, tokens, &mut sequence.pages, snapshot);
+        sequence.kept = len;
+    }
+
+    /// Keeps what the answers of an ended request hold for requests that continue them.
+    pub(crate) fn retire(&mut self, job: Job) {
+        match job.mode {
+            Mode::Separate { .. } => {
+                let stride = job.stride();
+                job.members.into_iter().enumerate().for_each(|(place, member)| {
+                    if place % stride == 0 { self.park(member) } else { self.release(member) }
+                });
+            }
+            Mode::Beams { .. } => self.discard(job),
+        }
+    }
+
+    /// Keeps what an ended sequence holds for a request that continues it, and gives it back.
+    pub(crate) fn park(&mut self, mut sequence: Sequence) {
+        self.keep_end(&mut sequence);
+        self.release(sequence);
+    }
+}

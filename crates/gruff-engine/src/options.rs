@@ -1,0 +1,59 @@
+//! What an engine is made with.
+
+use gruff_kernels::{CHUNK, KvDtype};
+
+use crate::Context;
+use crate::scheduler::Budget;
+
+/// Two chunks of the delta rule: enough to read a weight for, and about a second's work for two cores on a model of
+/// a billion parameters.
+const MIXED_TOKENS: usize = 2 * CHUNK;
+
+/// Choices for an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Tokens a sequence may have.
+    pub context: Context,
+    /// Sequences in progress at once; further requests wait.
+    pub max_sequences: usize,
+    /// Tokens in a step at most: prompts go through in chunks of this size.
+    pub step_tokens: usize,
+    /// Tokens of prompts in a step in which answers are in progress, at most: what an answer may have to wait for
+    /// between two of its tokens, however long the prompts of others are.
+    pub mixed_tokens: usize,
+    /// Tokens that the caches hold for all sequences together; `None` for every sequence at full context. With
+    /// less, sequences that grow too long for it wait for each other.
+    pub cache_tokens: Option<usize>,
+    /// How keys and values are kept: f16, f32 for exact results, or q8_0 in half the room.
+    pub kv_dtype: KvDtype,
+    /// Tokens that can be dropped again from recurrent state (speculation); 0 for plain decoding.
+    pub rollback: usize,
+    /// Memory for what was computed for earlier requests, in bytes, besides what sequences in progress leave of their
+    /// own: `None` for a default (of a model with recurrent state as much as keys and values take, for snapshots of
+    /// it; else nothing more), 0 to keep nothing.
+    pub prefix_cache: Option<u64>,
+    /// Memory that may be used, in bytes; `None` for what the system has available.
+    pub memory: Option<u64>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            context: Context::Auto,
+            max_sequences: 1,
+            step_tokens: 512,
+            mixed_tokens: MIXED_TOKENS,
+            cache_tokens: None,
+            kv_dtype: KvDtype::F16,
+            rollback: 0,
+            prefix_cache: None,
+            memory: None,
+        }
+    }
+}
+
+impl EngineOptions {
+    pub(crate) fn budget(&self) -> Budget {
+        Budget { tokens: self.step_tokens, mixed: self.mixed_tokens }
+    }
+}

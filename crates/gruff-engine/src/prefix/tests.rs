@@ -1,0 +1,197 @@
+//! The tree beside a plain list of what went into it.
+
+use std::collections::HashMap;
+
+use gruff_kernels::StateShape;
+use gruff_models::{CachePlan, LayerCache};
+use proptest::prelude::*;
+
+use super::*;
+
+fn plan() -> CachePlan {
+    let shape = StateShape {
+        key_heads: 1,
+        value_heads: 1,
+        key_dim: 2,
+        value_dim: 2,
+        conv_kernel: 2,
+        conv_channels: 2,
+        rollback: 0,
+    };
+    CachePlan::new(vec![LayerCache::State(shape)])
+}
+
+fn snapshot(len: usize) -> Snapshot {
+    Snapshot::from_values(&plan(), len, vec![0.0; plan().bytes_per_snapshot(len) / 4]).unwrap()
+}
+
+/// A tree, its pool, and what pages hold.
+struct Bench {
+    tree: PrefixCache,
+    pool: Pool,
+    content: HashMap<u32, Vec<u32>>,
+}
+
+impl Bench {
+    fn new(recurrent: bool, pages: usize, budget: u64) -> Self {
+        Self { tree: PrefixCache::new(recurrent, budget), pool: Pool::new(pages), content: HashMap::new() }
+    }
+
+    /// What a sequence does that computes `tokens` and ends: finds what is there, computes the rest, hands it in.
+    /// Gives what it found, `None` when there are no pages for it.
+    fn serve(&mut self, tokens: &[u32], key: Option<&LoraScales>) -> Option<usize> {
+        let hit = self.tree.lookup(&mut self.pool, key, tokens);
+        self.tree.begun(hit.as_ref());
+        let found = hit.as_ref().map_or(0, |hit| hit.past);
+        if let Some(hit) = &hit {
+            let held: Vec<u32> =
+                hit.pages.iter().flat_map(|page| self.content[page].iter().copied()).take(found).collect();
+            assert_eq!(held, &tokens[..found], "the pages hold what the tokens say");
+            assert_eq!(self.tree.state(hit).map(Snapshot::len), self.tree.recurrent.then_some(found));
+        }
+        let mut pages = hit.map_or(Vec::new(), |hit| hit.pages);
+        // The last page may hold others' tokens behind the common ones: it is copied.
+        if !found.is_multiple_of(PAGE_LEN) {
+            pages.pop().into_iter().for_each(|page| self.pool.give_back([page]));
+        }
+        let missing = tokens.len().div_ceil(PAGE_LEN) - pages.len();
+        let fresh = loop {
+            match self.pool.take(missing) {
+                Some(fresh) => break fresh,
+                None if self.tree.evict(&mut self.pool) => {}
+                None => {
+                    self.pool.give_back(pages);
+                    return None;
+                }
+            }
+        };
+        pages.extend(fresh);
+        for (page, content) in pages.iter().zip(tokens.chunks(PAGE_LEN)) {
+            self.content.insert(*page, content.to_vec());
+        }
+        let taken =
+            (self.tree.recurrent && !self.tree.has_snapshot(key, tokens)).then(|| snapshot(tokens.len()));
+        self.tree.insert(&mut self.pool, key, tokens, &mut pages, taken);
+        self.pool.give_back(pages);
+        self.check();
+        Some(found)
+    }
+
+    fn check(&self) {
+        self.tree.audit().unwrap();
+        let mut owners = vec![0; self.pool.owners().len()];
+        self.tree.pages().for_each(|page| owners[page as usize] += 1);
+        assert_eq!(owners, self.pool.owners(), "the tree alone holds pages now");
+    }
+}
+
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Prompts that begin alike: a few pieces one after the other.
+fn prompts() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    let piece = (0u32..3, prop::sample::select(vec![1usize, 5, 31, 32, 33, 64, 70]));
+    let prompt = prop::collection::vec(piece, 1..5)
+        .prop_map(|pieces| pieces.into_iter().flat_map(|(token, len)| vec![token; len]).collect());
+    prop::collection::vec(prompt, 1..40)
+}
+
+proptest! {
+    #[test]
+    fn with_room_for_all_the_longest_common_beginning_is_found(prompts in prompts(), recurrent in any::<bool>()) {
+        let mut bench = Bench::new(recurrent, 10_000, 1 << 30);
+        let mut seen: Vec<Vec<u32>> = Vec::new();
+        for tokens in prompts {
+            let limit = tokens.len() - 1;
+            let best = seen.iter().map(|earlier| {
+                let common = common(earlier, &tokens).min(limit);
+                if recurrent && common < earlier.len() { 0 } else { common }
+            });
+            let best = best.max().unwrap_or(0);
+            let best = if best < PAGE_LEN.min(limit) { 0 } else { best };
+            prop_assert_eq!(bench.serve(&tokens, None), Some(best));
+            seen.push(tokens);
+        }
+    }
+
+    #[test]
+    fn whatever_is_given_up_no_page_is_lost(
+        prompts in prompts(),
+        recurrent in any::<bool>(),
+        pages in 4usize..30,
+        budget in 0u64..20_000,
+    ) {
+        let mut bench = Bench::new(recurrent, pages, budget);
+        for (index, tokens) in prompts.iter().enumerate() {
+            let scales = LoraScales::from([("a".to_owned(), 1.0)]);
+            let fits = tokens.len().div_ceil(PAGE_LEN) <= pages;
+            let served = bench.serve(tokens, (index % 3 == 0).then_some(&scales));
+            prop_assert_eq!(served.is_some(), fits, "what nobody uses can be given up");
+        }
+        bench.tree.clear(&mut bench.pool);
+        bench.check();
+        prop_assert_eq!(bench.pool.available(), pages);
+    }
+}
+
+#[test]
+fn what_was_not_used_for_the_longest_time_goes_first() {
+    let mut bench = Bench::new(false, 7, 0);
+    for token in 1..=3 {
+        bench.serve(&[token; 60], None);
+    }
+    assert_eq!(bench.serve(&[1; 60], None), Some(59));
+    bench.serve(&[4; 60], None);
+    assert_eq!(bench.serve(&[1; 60], None), Some(59));
+    assert_eq!(bench.serve(&[3; 60], None), Some(59));
+    assert_eq!(bench.serve(&[2; 60], None), Some(0));
+}
+
+#[test]
+fn snapshots_that_are_not_used_go_before_the_pages_that_others_need() {
+    let mut bench = Bench::new(true, 100, 3 * snapshot(100).bytes() as u64);
+    let tokens: Vec<u32> = (0..200).collect();
+    for len in [100, 164, 228] {
+        bench.serve(&tokens[..len.min(200)], None);
+    }
+    // The first is used again, so that the second makes room.
+    let turn = [&tokens[..100], &[7; 64]].concat();
+    assert_eq!(bench.serve(&turn, None), Some(100));
+    assert_eq!(bench.tree.stats().evicted_snapshots, 1);
+    assert_eq!(bench.serve(&[&tokens[..164], &[9, 9]].concat(), None), Some(100));
+}
+
+#[test]
+fn sequences_that_computed_the_same_hold_it_once() {
+    let (mut tree, mut pool) = (PrefixCache::new(false, 0), Pool::new(10));
+    let tokens: Vec<u32> = (0..80).collect();
+    let (mut one, mut two) = (pool.take(3).unwrap(), pool.take(3).unwrap());
+    tree.insert(&mut pool, None, &tokens, &mut one, None);
+    tree.insert(&mut pool, None, &tokens, &mut two, None);
+    assert_eq!(one[..2], two[..2]);
+    assert_ne!(one[2], two[2], "each may go on writing to its last one");
+    assert_eq!((tree.stats().pages, pool.available()), (3, 6));
+    tree.audit().unwrap();
+}
+
+#[test]
+fn other_adapters_compute_other_caches() {
+    let scales = |scale: f32| LoraScales::from([("a".to_owned(), scale)]);
+    let mut bench = Bench::new(false, 100, 0);
+    bench.serve(&[1; 60], Some(&scales(1.0)));
+    bench.serve(&[1; 50], Some(&scales(0.5)));
+    assert_eq!(bench.serve(&[1; 80], None), Some(0));
+    assert_eq!(bench.serve(&[1; 80], Some(&scales(0.5))), Some(50));
+    assert_eq!(bench.serve(&[1; 80], Some(&scales(1.0))), Some(60));
+}
+
+#[test]
+fn siblings_without_a_usable_state_do_not_hide_one_that_has() {
+    let mut bench = Bench::new(true, 100, 1 << 20);
+    let base: Vec<u32> = (0..40).collect();
+    bench.serve(&base, None);
+    // Parts from the next prompt later than `base` does, but cannot be gone on from there.
+    bench.serve(&[&base[..], &[1, 2, 3, 4, 5]].concat(), None);
+    assert_eq!(bench.serve(&[&base[..], &[1, 2, 3, 9, 9]].concat(), None), Some(40));
+}
