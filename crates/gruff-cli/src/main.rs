@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod console;
+mod conversation;
 mod failure;
 mod progress;
 mod signals;
@@ -30,6 +31,7 @@ fn run(command: Command, console: &Console) -> anyhow::Result<()> {
     match command {
         Command::Run(command) => command.run(console),
         Command::Serve(command) => command.run(console),
+        Command::Chat(command) => command.run(console),
         Command::Inspect(command) => command.run(console),
         Command::Tokenize(command) => command.run(console),
         Command::Detokenize(command) => command.run(console),

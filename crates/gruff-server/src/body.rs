@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api_error::ApiError;
 use crate::intake::Fault;
+use crate::neutral;
 
 /// Reads a request's JSON. Requiring its content type keeps web pages from sending any without asking first.
 pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
@@ -25,7 +26,11 @@ pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -
         Some(fault) => fault.error(),
         None => ApiError::bad_request("the body did not arrive whole"),
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let read = serde_json::from_slice(&bytes).or_else(|error| match neutral::without(&bytes) {
+        Some(fields) => T::deserialize(fields),
+        None => Err(error),
+    });
+    read.map_err(|error| {
         let message = error.to_string();
         let mut quoted = message.split('`');
         let param = message.starts_with("unknown field").then(|| quoted.nth(1)).flatten().map(str::to_owned);

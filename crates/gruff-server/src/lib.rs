@@ -21,6 +21,7 @@ mod library;
 mod limits;
 mod metrics;
 mod native;
+mod neutral;
 mod on_demand;
 mod openai;
 mod options;

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod bench;
+mod chat;
 mod compare;
 mod completions;
 mod convert;
@@ -19,7 +20,7 @@ mod merge;
 mod perplexity;
 mod quantize;
 mod render;
-mod run;
+pub(crate) mod run;
 mod serve;
 mod split;
 mod tokenize;
@@ -41,6 +42,7 @@ use crate::console::{LogFormat, OutputArgs};
                   gruff run unsloth/Qwen3.5-4B-GGUF \"Why is the sky blue?\"\n  \
                   gruff run model.gguf\n  \
                   gruff serve model.gguf\n  \
+                  gruff chat localhost:8000\n  \
                   gruff inspect model.gguf --tensors"
 )]
 pub(crate) struct Cli {
@@ -54,6 +56,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(Box<run::Run>),
     Serve(Box<serve::Serve>),
+    Chat(Box<chat::Chat>),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(detokenize::Detokenize),

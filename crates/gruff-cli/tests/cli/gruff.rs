@@ -39,9 +39,15 @@ impl Gruff {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gruff"));
         command.args(arguments).current_dir(self.folder.path());
-        for name in
-            ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "XDG_CACHE_HOME", "GRUFF_LOG", "GRUFF_ISA"]
-        {
+        for name in [
+            "HF_HUB_CACHE",
+            "HUGGINGFACE_HUB_CACHE",
+            "HF_TOKEN",
+            "XDG_CACHE_HOME",
+            "GRUFF_LOG",
+            "GRUFF_ISA",
+            "OPENAI_API_KEY",
+        ] {
             command.env_remove(name);
         }
         command.env("HOME", self.folder.path()).env("HF_HOME", self.path("hf")).env("HF_HUB_OFFLINE", "1");

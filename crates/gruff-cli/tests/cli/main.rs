@@ -3,6 +3,7 @@
 mod bench;
 #[cfg(feature = "bundled-model")]
 mod bundled;
+mod chat;
 mod convert;
 mod embed;
 mod errors;

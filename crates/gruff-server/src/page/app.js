@@ -232,6 +232,8 @@ async function reply() {
   if (mine === conversation) head();
   announce(message.error ?? `The answer is complete. ${message.text.slice(0, 1500)}`);
   if (message.status === 401) wantKey();
+  // A model that was loaded for this answer has told its context only now.
+  else if (!message.error && !known.find(({ id }) => id === model)?.meta?.n_ctx) await loadModels();
 }
 
 function stop() {

@@ -206,3 +206,21 @@ fn biases_and_penalties_change_an_answer() {
     assert_ne!(told(json!({"presence_penalty": 40})), plain);
     assert_ne!(told(json!({"frequency_penalty": 40})), plain);
 }
+
+#[test]
+fn fields_that_routers_add_are_taken_where_they_change_nothing() {
+    let server = Running::shared();
+    let ask = |more: Value| {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+            "ignore_eos": false, "skip_special_tokens": true, "stream_reasoning": true, "no_stop_trim": false,
+        });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/chat/completions", &body)
+    };
+    let text = ask(json!({})).ok()["choices"][0]["message"]["content"].clone();
+    assert!(text.as_str().unwrap().contains("Paris"), "{text}");
+    for (field, value) in [("ignore_eos", true), ("skip_special_tokens", false), ("frobnicate", false)] {
+        assert_eq!(ask(json!({field: value})).error(400)["param"], field);
+    }
+}

@@ -7,6 +7,7 @@ use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser};
 use gruff::{FinishReason, GenerateOptions, StopMatcher, Streamed, Usage};
 
 use super::Runner;
+use crate::conversation::Part;
 
 /// A finished answer.
 pub(super) struct Answer {
@@ -18,14 +19,6 @@ pub(super) struct Answer {
     pub(super) reasoning: Option<String>,
     pub(super) reason: FinishReason,
     pub(super) usage: Usage,
-}
-
-/// A part of an answer as it comes.
-pub(super) enum Part<'a> {
-    /// Nothing to show yet; a moment to look for an interruption.
-    Waiting,
-    Reasoning(&'a str),
-    Text(&'a str),
 }
 
 /// A prompt as text, for what it begins of the answer, and as ids.

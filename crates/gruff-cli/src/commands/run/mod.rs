@@ -1,6 +1,5 @@
 mod answer;
 mod chat;
-mod history;
 mod one_shot;
 mod sampling;
 

@@ -7,56 +7,29 @@ use gruff::{Conversation, Message};
 use serde_json::json;
 
 use super::Runner;
-use super::answer::{Answer, AnswerPrompt, Part};
+use super::answer::{Answer, AnswerPrompt};
 use crate::console::stdout;
+use crate::conversation::OneShot;
 
 /// Answers `prompt`: text to standard output as it comes, or one JSON object at the end.
 pub(super) fn run(runner: &Runner, prompt: &str, json: bool) -> anyhow::Result<()> {
     let prompt = render(runner, prompt)?;
-    let mut out = stdout();
     if json {
         let answer = runner.answer(&prompt, |_| ControlFlow::Continue(()))?;
-        return Ok(writeln!(out, "{:#}", as_json(runner, &prompt.ids, &answer))?);
+        return Ok(writeln!(stdout(), "{:#}", as_json(runner, &prompt.ids, &answer))?);
     }
-    let mut failed = None;
-    let mut thinking = false;
-    let answer = runner.answer(&prompt, |part| {
-        let written = match part {
-            Part::Waiting => Ok(()),
-            Part::Reasoning(text) => {
-                thinking = true;
-                if !runner.console.is_quiet() {
-                    let text = runner.console.dim(runner.console.shown(text));
-                    runner.console.write(&text);
-                }
-                Ok(())
-            }
-            Part::Text(text) => {
-                if std::mem::take(&mut thinking) && !runner.console.is_quiet() {
-                    runner.console.write("\n");
-                }
-                out.write_text(text).and_then(|()| out.flush())
-            }
-        };
-        match written {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+    let (mut shown, mut failed) = (OneShot::new(&runner.console), None);
+    let answer = runner.answer(&prompt, |part| match shown.part(part) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
         }
     })?;
     if let Some(error) = failed {
         return Err(error.into());
     }
-    if thinking && !runner.console.is_quiet() {
-        runner.console.write("\n");
-    }
-    // A file or pipe gets a whole last line, as from any other program.
-    if !answer.text.ends_with('\n') {
-        writeln!(out)?;
-    }
-    out.flush()?;
+    shown.finish()?;
     runner.console.note(answer.speed());
     Ok(())
 }
