@@ -8,5 +8,5 @@ mod tokenizer;
 pub use detokenizer::Detokenizer;
 pub use error::Error;
 pub use tokenizer::{
-    EncodeOptions, TokenType, Tokenizer, TokenizerOptions, pre_tokenizer_json, pre_tokenizer_name,
+    EncodeOptions, FillTokens, TokenType, Tokenizer, TokenizerOptions, pre_tokenizer_json, pre_tokenizer_name,
 };

@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use gruff_text::chat::{
-    ChatTemplate, Message, OutputFormat, OutputParser, ParsedOutput, ReasoningMode, RenderInput, ToolCall,
+    ChatTemplate, Message, OutputFormat, OutputParser, ParsedOutput, ReasoningFormat, ReasoningMode,
+    RenderInput, ToolCall, ToolCallFormat,
 };
 use serde_json::{Map, Value, json};
 
@@ -173,6 +174,38 @@ fn check(name: &str, template: &ChatTemplate, answer: &Message, mode: ReasoningM
     Some(expected.len())
 }
 
+/// Calls behind reasoning that is not closed are calls, those within reasoning that is closed are not.
+fn check_unclosed(name: &str, template: &ChatTemplate) -> bool {
+    let format = OutputFormat::of(template);
+    let Some(ReasoningFormat::Tags { start, end }) = format.reasoning else { return false };
+    let answer = Message::assistant("").with_tool_calls(&calls());
+    let Some((_, said)) = output(template, &answer, ReasoningMode::Off) else { return false };
+    let said = said.trim_start().trim_start_matches(start).trim_start().trim_start_matches(end).trim_start();
+    let plain = parse(OutputFormat { reasoning: None, ..format }, "", [said]);
+    if plain.calls.is_empty()
+        || !plain.content.trim().is_empty()
+        || format.tool_calls == Some(ToolCallFormat::Llama)
+    {
+        return false;
+    }
+    let prompt = format!("{start}\n");
+    let text = format!("{REASONING}\n\n{said}");
+    let parsed = parse(format, &prompt, [text.as_str()]);
+    assert_eq!(parsed.tool_calls(), plain.tool_calls(), "{name} {text}");
+    assert_eq!((parsed.reasoning.as_str(), parsed.content.trim()), (REASONING, ""), "{name} {text}");
+    for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+        assert_eq!(parse(format, &prompt, [&text[..at], &text[at..]]), parsed, "{name} at {at}");
+    }
+    let closed = format!("{text}\n{end}\n\n{CONTENT}");
+    let parsed = parse(format, &prompt, [closed.as_str()]);
+    assert_eq!((parsed.calls.len(), parsed.content.as_str()), (0, CONTENT), "{name} {closed}");
+    assert_eq!(parsed.reasoning, text.trim_end(), "{name} {closed}");
+    for at in (0..closed.len()).filter(|at| closed.is_char_boundary(*at)) {
+        assert_eq!(parse(format, &prompt, [&closed[..at], &closed[at..]]), parsed, "{name} at {at}");
+    }
+    true
+}
+
 #[test]
 fn what_templates_write_is_read_back() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/templates");
@@ -182,7 +215,7 @@ fn what_templates_write_is_read_back() {
     };
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    let mut without = Vec::new();
+    let (mut without, mut unclosed) = (Vec::new(), 0);
     for path in paths {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let template = ChatTemplate::named(&name, &std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -193,6 +226,7 @@ fn what_templates_write_is_read_back() {
         } else {
             [ReasoningMode::On, ReasoningMode::Off]
         };
+        unclosed += usize::from(check_unclosed(&name, &template));
         let mut most = 0;
         for mode in modes {
             for answer in answers() {
@@ -213,4 +247,5 @@ fn what_templates_write_is_read_back() {
         }
     }
     assert_eq!(without, WITHOUT_CALLS);
+    assert!(unclosed >= 8, "{unclosed} templates with reasoning and calls");
 }

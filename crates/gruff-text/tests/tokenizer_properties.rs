@@ -467,3 +467,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn gaps_are_filled_where_the_vocabulary_has_tokens_for_it() {
+    let fill = |metadata: &Metadata| build(metadata).unwrap().encode_fill("aa", "the</s>").unwrap();
+    assert_eq!(fill(&byte_level("gpt-2")), None);
+    // By their texts, as Qwen, StarCoder and DeepSeek write them.
+    for texts in [
+        ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+        ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+        ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    ] {
+        let mut tokens: Vec<(String, i32)> =
+            (0..=255).map(|byte| (letter(byte).to_string(), NORMAL)).collect();
+        tokens.extend(texts.map(|text| (text.to_owned(), CONTROL)));
+        let mut metadata = byte_level("gpt-2");
+        set_tokens(&mut metadata, &tokens);
+        metadata.insert("tokenizer.ggml.merges", ["a a"; 0].iter().collect::<Strings>());
+        let tokenizer = build(&metadata).unwrap();
+        let ids = tokenizer.encode_fill("aa", texts[2]).unwrap().unwrap();
+        // What looks like a mark in the texts is text.
+        assert_eq!(ids[..4], [256, 97, 97, 257]);
+        assert_eq!((ids.len(), ids.last()), (4 + texts[2].len() + 1, Some(&258)));
+        assert_eq!(ids.iter().filter(|id| **id > 255).count(), 3);
+    }
+    // By keys, new and early; all three are needed.
+    let keys = [["fim_pre", "fim_suf", "fim_mid"], ["prefix", "suffix", "middle"]];
+    for names in keys {
+        let mut metadata = byte_level("gpt-2");
+        for (name, id) in names.iter().zip([258_u32, 256, 257]) {
+            let before = build(&metadata).unwrap().fill_tokens();
+            assert_eq!(before, None);
+            metadata.insert(&format!("tokenizer.ggml.{name}_token_id"), id);
+        }
+        let found = build(&metadata).unwrap().fill_tokens().unwrap();
+        assert_eq!((found.prefix, found.suffix, found.middle), (258, 256, 257));
+    }
+}

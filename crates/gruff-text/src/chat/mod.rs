@@ -7,6 +7,7 @@
 mod continuation;
 mod environment;
 mod error;
+mod grammar;
 mod lower;
 mod message;
 mod output;
@@ -19,6 +20,7 @@ mod tool_calls;
 pub use chrono::NaiveDateTime;
 pub use continuation::Continuation;
 pub use error::TemplateError;
+pub use grammar::{Demand, GrammarError, guided};
 pub use message::{Message, ToolCall};
 pub use output::{OutputEvent, OutputFormat, OutputParser, ParsedCall, ParsedOutput};
 pub use reasoning::{Piece, ReasoningFormat, ReasoningMode, ReasoningParser, ReasoningSupport};

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::stream::{Found, find, take};
+use super::tool_calls::Beginning;
 use super::tool_calls::ToolCallParser;
 use super::{ChatTemplate, Message, Piece, ReasoningFormat, ReasoningParser, ToolCall, ToolCallFormat};
 
@@ -65,6 +67,9 @@ impl OutputFormat {
 /// kept; what cannot be read as a call is content. Arguments are passed on while they arrive, as
 /// valid JSON whatever the format. If the text ends inside a call, its arguments are completed with what came.
 ///
+/// A call that stands in reasoning which never ends is a call: models that forget to close their reasoning mean it so. It
+/// is told when the text is at its end, since reasoning that speaks of calls and is closed later is reasoning.
+///
 /// Special tokens that the formats use must be in the text, as text.
 ///
 /// ```
@@ -84,6 +89,10 @@ impl OutputFormat {
 pub struct OutputParser {
     reasoning: ReasoningParser,
     tool_calls: Option<ToolCallParser>,
+    /// Reasoning that may be a call.
+    held: String,
+    /// It is one, if the reasoning does not end behind it.
+    held_is_call: bool,
 }
 
 impl OutputParser {
@@ -99,6 +108,8 @@ impl OutputParser {
         OutputParser {
             reasoning: ReasoningParser::new(reasoning, prompt),
             tool_calls: tool_calls.map(|format| ToolCallParser::new(format, tools)),
+            held: String::new(),
+            held_is_call: false,
         }
     }
 
@@ -110,8 +121,14 @@ impl OutputParser {
 
     /// Gives what was held back, when the text is at its end.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
+        let open = self.reasoning.is_open();
         let pieces = self.reasoning.finish();
         let mut out = self.pieces(pieces);
+        let held = std::mem::take(&mut self.held);
+        match &mut self.tool_calls {
+            Some(parser) if open && self.held_is_call => parser.feed(held.trim_start(), &mut out),
+            _ => say(&mut out, held),
+        }
         if let Some(parser) = &mut self.tool_calls {
             parser.finish(&mut out);
         }
@@ -121,13 +138,62 @@ impl OutputParser {
     fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<OutputEvent> {
         let mut out = Vec::new();
         for piece in pieces {
-            match (piece, &mut self.tool_calls) {
-                (Piece::Reasoning(text), _) => out.push(OutputEvent::Reasoning(text)),
-                (Piece::Content(text), Some(parser)) => parser.feed(&text, &mut out),
-                (Piece::Content(text), None) => out.push(OutputEvent::Content(text)),
+            match piece {
+                Piece::Reasoning(text) => self.think(text, &mut out),
+                Piece::Content(text) => {
+                    // The reasoning has ended, so what was held back is part of it.
+                    say(&mut out, std::mem::take(&mut self.held));
+                    self.held_is_call = false;
+                    match &mut self.tool_calls {
+                        Some(parser) => parser.feed(&text, &mut out),
+                        None => out.push(OutputEvent::Content(text)),
+                    }
+                }
             }
         }
         out
+    }
+}
+
+impl OutputParser {
+    /// Passes reasoning on, but for what may be a call.
+    fn think(&mut self, text: String, out: &mut Vec<OutputEvent>) {
+        let calls = self.tool_calls.as_ref().filter(|parser| !parser.tools.is_empty());
+        let Some((format, tools)) = calls.map(|parser| (parser.format, parser.tools.clone())) else {
+            return say(out, text);
+        };
+        let Some(starts) = format.telling_starts() else { return say(out, text) };
+        self.held.push_str(&text);
+        while !self.held_is_call {
+            let (at, whole) = match find(&self.held, starts) {
+                Found::Whole(at, _) => (at, true),
+                Found::Partial(at) => (at, false),
+                Found::No => (self.held.len(), false),
+            };
+            // White space before a call is left out, so it waits for what follows it.
+            let kept = self.held.get(..at).unwrap_or_default().trim_end().len();
+            say(out, take(&mut self.held, kept));
+            if !whole {
+                return;
+            }
+            match format.beginning(self.held.trim_start(), &tools) {
+                Beginning::Open => return,
+                Beginning::Call => self.held_is_call = true,
+                Beginning::Text => {
+                    let space = self.held.len() - self.held.trim_start().len();
+                    let first = self.held.trim_start().chars().next().map_or(0, char::len_utf8);
+                    say(out, take(&mut self.held, space + first));
+                }
+            }
+        }
+    }
+}
+
+fn say(out: &mut Vec<OutputEvent>, text: String) {
+    match out.last_mut() {
+        _ if text.is_empty() => {}
+        Some(OutputEvent::Reasoning(last)) => last.push_str(&text),
+        _ => out.push(OutputEvent::Reasoning(text)),
     }
 }
 

@@ -179,6 +179,11 @@ impl ReasoningParser {
         ReasoningParser { machine }
     }
 
+    /// Whether the reasoning goes on: more text would be part of it, whatever it is.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(&self.machine, Machine::Tags(tags) if tags.is_open())
+    }
+
     /// Takes more text and gives what is certain by now.
     pub fn feed(&mut self, text: &str) -> Vec<Piece> {
         let mut out = Vec::new();

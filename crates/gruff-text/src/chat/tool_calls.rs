@@ -1,13 +1,13 @@
 //! Calls of tools in what a model says.
 
 mod detect;
-mod format;
+pub(super) mod format;
 mod json;
 mod json_stream;
-mod literals;
+pub(super) mod literals;
 mod named;
 mod sink;
-mod xml;
+pub(super) mod xml;
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ use xml::XmlCalls;
 /// completed and the rest is content. White space next to a call is left out.
 #[derive(Debug, Clone)]
 pub(super) struct ToolCallParser {
-    format: ToolCallFormat,
-    tools: Arc<[Value]>,
+    pub(super) format: ToolCallFormat,
+    pub(super) tools: Arc<[Value]>,
     pending: String,
     reader: Option<Reader>,
     /// White space before what may be a call.
@@ -208,6 +208,42 @@ impl ToolCallFormat {
     /// Whether a special token is a part of how this format frames calls, so that its text has to reach the parser.
     pub(super) fn uses(self, token: &str) -> bool {
         self.marks().iter().any(|mark| mark.contains(token))
+    }
+}
+
+/// What the beginning of a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// A call of one of the tools.
+    Call,
+    /// Something else.
+    Text,
+    /// One or the other, as more text will show.
+    Open,
+}
+
+impl ToolCallFormat {
+    /// What begins a call, in formats in which nothing else looks like it.
+    pub(super) fn telling_starts(self) -> Option<&'static [&'static str]> {
+        match self {
+            // Bare JSON may be anything; messages have headers of their own.
+            ToolCallFormat::Llama | ToolCallFormat::Channels => None,
+            format => Some(format.starts()),
+        }
+    }
+
+    /// Whether a text that begins with what begins a call is one, of one of the tools.
+    pub(super) fn beginning(self, text: &str, tools: &[Value]) -> Beginning {
+        let mut parser = ToolCallParser::new(self, tools);
+        let mut events = Vec::new();
+        parser.feed(text, &mut events);
+        match events.first() {
+            None => Beginning::Open,
+            Some(OutputEvent::CallStart { name, .. }) if tools.iter().any(|tool| names(tool, name)) => {
+                Beginning::Call
+            }
+            Some(_) => Beginning::Text,
+        }
     }
 }
 

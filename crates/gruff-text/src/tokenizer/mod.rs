@@ -31,6 +31,7 @@ use crate::{Detokenizer, Error};
 use added::{AddedTokens, Fragment};
 pub use json::{pre_tokenizer_json, pre_tokenizer_name};
 use kind::Kind;
+pub use special::FillTokens;
 use special::SpecialTokens;
 pub use vocab::TokenType;
 use vocab::Vocab;
@@ -187,6 +188,24 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// A prompt for what stands between two texts, in the order that models with such tokens were trained in: what
+    /// precedes the gap, what follows it, and then the model's words. `None` where the vocabulary has no tokens for it.
+    /// Special tokens in the texts are text.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_fill(&self, before: &str, after: &str) -> Result<Option<Vec<u32>>, Error> {
+        let Some(fill) = self.fill_tokens() else { return Ok(None) };
+        let as_text = EncodeOptions { add_special: false, parse_special: false };
+        let mut ids: Vec<u32> = self.bos().filter(|_| self.add_bos()).into_iter().collect();
+        ids.push(fill.prefix);
+        ids.extend(self.encode(before, as_text)?);
+        ids.push(fill.suffix);
+        ids.extend(self.encode(after, as_text)?);
+        ids.push(fill.middle);
+        Ok(Some(ids))
+    }
+
     /// The text of `ids`; with `skip_special`, without control tokens. Ids that are no tokens are left out, and
     /// bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
@@ -278,6 +297,11 @@ impl Tokenizer {
     /// The token for a hidden word.
     pub fn mask(&self) -> Option<u32> {
         self.inner.special.mask
+    }
+
+    /// The tokens around a gap to be filled in, where the vocabulary has all three.
+    pub fn fill_tokens(&self) -> Option<FillTokens> {
+        self.inner.special.fill
     }
 
     /// Whether a sequence begins with [`bos`](Self::bos).

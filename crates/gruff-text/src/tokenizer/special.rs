@@ -14,9 +14,64 @@ pub(crate) struct SpecialTokens {
     pub(crate) sep: Option<u32>,
     pub(crate) pad: Option<u32>,
     pub(crate) mask: Option<u32>,
+    /// The tokens around a gap to be filled in.
+    pub(crate) fill: Option<FillTokens>,
     /// Every token that ends generation, ascending.
     pub(crate) end_of_generation: Vec<u32>,
 }
+
+/// The tokens that a model was trained with to fill a gap in a text: `prefix` before what precedes the gap, `suffix`
+/// before what follows it, `middle` before what fills it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FillTokens {
+    /// Before what precedes the gap.
+    pub prefix: u32,
+    /// Before what follows the gap.
+    pub suffix: u32,
+    /// Before what fills the gap.
+    pub middle: u32,
+}
+
+/// Texts and metadata keys of the tokens around a gap: Qwen, StarCoder, Granite, DeepSeek, CodeLlama, GLM. The second
+/// key is what early files say.
+const FILL: [(&[&str], [&str; 2]); 3] = [
+    (
+        &[
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+        ],
+        ["tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"],
+    ),
+    (
+        &[
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+        ],
+        ["tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"],
+    ),
+    (
+        &[
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+        ],
+        ["tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"],
+    ),
+];
 
 /// Texts of tokens that end a turn, a message or a document, whatever else the file says of them.
 const ENDS: &[&str] = &[
@@ -106,6 +161,16 @@ impl SpecialTokens {
             let by_text = texts.iter().find_map(|text| vocab.id(text.as_bytes()));
             ends.extend(role(key, by_text, false)?);
         }
+        let mut fill = [None; 3];
+        for (found, (texts, [key, early])) in fill.iter_mut().zip(FILL) {
+            let by_text = texts.iter().find_map(|text| vocab.id(text.as_bytes()));
+            let early = role(early, by_text, false)?;
+            *found = role(key, early, false)?;
+        }
+        let fill = match fill {
+            [Some(prefix), Some(suffix), Some(middle)] => Some(FillTokens { prefix, suffix, middle }),
+            _ => None,
+        };
         ends.extend(ENDS.iter().filter_map(|text| vocab.id(text.as_bytes())));
         for (text, others) in NOT_ENDS {
             let id = |text: &str| vocab.id(text.as_bytes()).filter(|id| ends.contains(id));
@@ -120,7 +185,7 @@ impl SpecialTokens {
         }
         ends.sort_unstable();
         ends.dedup();
-        Ok(SpecialTokens { bos, eos, unk, sep, pad, mask, end_of_generation: ends })
+        Ok(SpecialTokens { bos, eos, unk, sep, pad, mask, fill, end_of_generation: ends })
     }
 }
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use gruff_engine::logits::{LogitsProcessor, TokenContext};
 use gruff_engine::{Error as EngineError, FinishReason};
+use gruff_text::chat::guided;
 use gruff_text::{TokenType, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Constraint, gbnf};
 use crate::{Error, Result};
@@ -47,8 +48,8 @@ impl Grammars {
     pub(crate) fn compile(&self, constraint: &Constraint) -> Result<Compiled> {
         let fail = |error: String| Error::Option(format!("constraint: {error}"));
         let grammar = match constraint {
-            Constraint::JsonObject => json_grammar(json!({"type": "object"})),
-            Constraint::JsonSchema(schema) => json_grammar(schema.clone()),
+            Constraint::JsonObject => TopLevelGrammar::from_json_schema(guided(json!({"type": "object"}))),
+            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(guided(schema.clone())),
             Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Constraint::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
             Constraint::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text).map_err(fail)?),
@@ -63,25 +64,6 @@ impl Grammars {
         }
         Ok(Compiled { matcher, consumed: 0 })
     }
-}
-
-/// What stands between the parts of a document: a comma or a colon, with a space behind it or without. White space
-/// anywhere else is where models dawdle instead of answering.
-const JSON_SEPARATORS: [&str; 2] = [r",\x20?", r":\x20?"];
-
-/// The grammar of a schema, with llguidance's options in it where it has none.
-fn json_grammar(mut schema: Value) -> TopLevelGrammar {
-    // A schema that allows everything has no place for options; one without keywords says the same.
-    if schema == Value::Bool(true) {
-        schema = json!({});
-    }
-    if let Some(fields) = schema.as_object_mut() {
-        let [item, key] = JSON_SEPARATORS;
-        fields.entry("x-guidance").or_insert_with(
-            || json!({"whitespace_flexible": false, "item_separator": item, "key_separator": key}),
-        );
-    }
-    TopLevelGrammar::from_json_schema(schema)
 }
 
 /// The bytes of a token; those that are structure rather than text are marked, so that no text matches them.

@@ -39,8 +39,12 @@ impl Tags {
         while self.step(out) {}
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Opened { .. } | State::Reasoning)
+    }
+
     pub(super) fn finish(&mut self, out: &mut Vec<Piece>) {
-        let reasoning = matches!(self.state, State::Opened { .. } | State::Reasoning);
+        let reasoning = self.is_open();
         let pending = std::mem::take(&mut self.pending);
         push(out, reasoning, pending);
     }

@@ -59,7 +59,7 @@ pub enum ToolCallFormat {
 
 /// A format's grammar.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Syntax {
+pub(in crate::chat) enum Syntax {
     Json(&'static JsonSyntax),
     Named(&'static NamedSyntax),
     Xml(&'static XmlSyntax),
@@ -213,7 +213,7 @@ impl ToolCallFormat {
     ];
 
     /// What may begin a call.
-    pub(super) fn starts(self) -> &'static [&'static str] {
+    pub(in crate::chat) fn starts(self) -> &'static [&'static str] {
         match self {
             ToolCallFormat::Hermes | ToolCallFormat::ArgumentTags => &["<tool_call>"],
             ToolCallFormat::ToolCalls => &["<tool_calls>"],
@@ -261,7 +261,7 @@ impl ToolCallFormat {
 
     /// The grammar of the call that a text begins with, its opening included; `None` while that
     /// cannot be told.
-    pub(super) fn syntax(self, text: &str) -> Option<Syntax> {
+    pub(in crate::chat) fn syntax(self, text: &str) -> Option<Syntax> {
         // Some models fall back to JSON where others write a name.
         let json_follows = |open: &str| {
             let inside = text.get(open.len()..).unwrap_or_default().trim_start();

@@ -8,7 +8,7 @@ use crate::chat::stream::take;
 
 /// How a format frames its JSON.
 #[derive(Debug)]
-pub(super) struct JsonSyntax {
+pub(in crate::chat) struct JsonSyntax {
     /// What begins calls; JSON follows. Empty for JSON that stands for itself.
     pub(super) open: &'static str,
     /// What ends them; empty where nothing does.

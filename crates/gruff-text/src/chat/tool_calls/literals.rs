@@ -8,20 +8,20 @@ use crate::chat::stream::take;
 
 /// How a format frames such calls.
 #[derive(Debug)]
-pub(super) struct LiteralSyntax {
-    pub(super) open: &'static str,
-    pub(super) close: &'static str,
+pub(in crate::chat) struct LiteralSyntax {
+    pub(in crate::chat) open: &'static str,
+    pub(in crate::chat) close: &'static str,
     /// What stands before a name.
-    pub(super) name: &'static str,
+    pub(in crate::chat) name: &'static str,
     /// What stands around and within arguments: opening bracket, sign behind a key, closing bracket.
-    pub(super) arguments: (char, char, char),
+    pub(in crate::chat) arguments: (char, char, char),
 }
 
 /// How deep values may be nested.
 const MAX_DEPTH: usize = 64;
 
 /// The marks of a text in Gemma's calls.
-pub(super) const QUOTE: &str = "<|\"|>";
+pub(in crate::chat) const QUOTE: &str = "<|\"|>";
 
 /// Reads the calls of one pair of tags, once it is whole.
 #[derive(Debug, Clone)]
@@ -104,6 +104,25 @@ pub(super) fn whole(text: &str) -> Option<Value> {
     let value = reader.value(0)?;
     reader.space();
     reader.rest.is_empty().then_some(value)
+}
+
+/// The character behind `\u`: four digits, or twice four for one beyond 16 bits.
+fn unicode(chars: &mut impl Iterator<Item = (usize, char)>) -> Option<char> {
+    let digits = |chars: &mut dyn Iterator<Item = (usize, char)>| {
+        chars
+            .take(4)
+            .try_fold((0, 0), |(value, count), (_, c)| Some((value * 16 + c.to_digit(16)?, count + 1)))
+    };
+    let (first, 4) = digits(chars)? else { return None };
+    if !(0xD800..0xDC00).contains(&first) {
+        return char::from_u32(first);
+    }
+    if (chars.next()?.1, chars.next()?.1) != ('\\', 'u') {
+        return None;
+    }
+    let (second, 4) = digits(chars)? else { return None };
+    let low = second.checked_sub(0xDC00).filter(|low| *low < 0x400)?;
+    char::from_u32(0x10000 + ((first - 0xD800) << 10) + low)
 }
 
 struct Reader<'a> {
@@ -217,6 +236,9 @@ impl<'a> Reader<'a> {
                     'n' => text.push('\n'),
                     't' => text.push('\t'),
                     'r' => text.push('\r'),
+                    'b' => text.push('\u{8}'),
+                    'f' => text.push('\u{c}'),
+                    'u' => text.push(unicode(&mut chars)?),
                     c @ ('\\' | '\'' | '"') => text.push(c),
                     c => text.extend(['\\', c]),
                 },

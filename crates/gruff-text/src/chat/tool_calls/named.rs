@@ -7,7 +7,7 @@ use crate::chat::stream::take;
 
 /// How a format frames the name and the arguments.
 #[derive(Debug)]
-pub(super) struct NamedSyntax {
+pub(in crate::chat) struct NamedSyntax {
     /// What may stand around all calls, once: before the first and after the last.
     pub(super) section: (&'static str, &'static str),
     /// What begins a call, and what may follow that.
@@ -22,7 +22,7 @@ pub(super) struct NamedSyntax {
 
 /// How a name is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NameStyle {
+pub(in crate::chat) enum NameStyle {
     /// Alone.
     Plain,
     /// `functions.NAME:INDEX`, the whole of which is the call's id (Kimi).

@@ -9,23 +9,23 @@ use crate::chat::stream::{Found, find, take};
 
 /// How a format writes functions and their parameters.
 #[derive(Debug)]
-pub(super) struct XmlSyntax {
+pub(in crate::chat) struct XmlSyntax {
     /// What stands around one or several functions; empty where nothing does.
-    pub(super) outer: (&'static str, &'static str),
+    pub(in crate::chat) outer: (&'static str, &'static str),
     /// What begins a function, its name behind it.
-    pub(super) function: &'static str,
+    pub(in crate::chat) function: &'static str,
     /// What ends the name.
-    pub(super) name_end: &'static str,
+    pub(in crate::chat) name_end: &'static str,
     /// What ends a function.
-    pub(super) function_end: &'static str,
+    pub(in crate::chat) function_end: &'static str,
     /// What begins a parameter, its name behind it.
-    pub(super) parameter: &'static str,
+    pub(in crate::chat) parameter: &'static str,
     /// What ends the parameter's name.
-    pub(super) key_end: &'static str,
+    pub(in crate::chat) key_end: &'static str,
     /// What stands between that and the value, perhaps with white space.
-    pub(super) value: &'static str,
+    pub(in crate::chat) value: &'static str,
     /// What ends the value.
-    pub(super) value_end: &'static str,
+    pub(in crate::chat) value_end: &'static str,
 }
 
 /// No name is longer; what is, is text.
@@ -39,8 +39,8 @@ pub(super) struct XmlCalls {
     /// Whether the outer tag has been opened.
     outer: bool,
     any: bool,
-    /// The schema of the function's parameters by name.
-    properties: Value,
+    /// The schema of the function's parameters.
+    parameters: Value,
     /// Names of parameters so far.
     keys: Vec<String>,
 }
@@ -76,8 +76,8 @@ enum Piece {
 
 impl XmlCalls {
     pub(super) fn new(syntax: &'static XmlSyntax) -> XmlCalls {
-        let (properties, keys) = (Value::Null, Vec::new());
-        XmlCalls { syntax, state: State::Head, outer: false, any: false, properties, keys }
+        let (parameters, keys) = (Value::Null, Vec::new());
+        XmlCalls { syntax, state: State::Head, outer: false, any: false, parameters, keys }
     }
 
     pub(super) fn read(
@@ -92,7 +92,7 @@ impl XmlCalls {
                 State::Head => match self.head(pending) {
                     Head::Found((name, len)) => {
                         take(pending, len);
-                        self.properties = schema(tools, &name).cloned().unwrap_or_default();
+                        self.parameters = schema(tools, &name).cloned().unwrap_or_default();
                         self.keys.clear();
                         self.any = true;
                         sink.start("", &name);
@@ -216,7 +216,7 @@ impl XmlCalls {
             if parameter.text {
                 sink.arguments("\"");
             } else {
-                let property = self.properties.get(&parameter.key);
+                let property = property(&self.parameters, &parameter.key);
                 sink.arguments(&typed(&parameter.held, property).to_string());
             }
             self.state = State::Between;
@@ -279,11 +279,11 @@ impl XmlCalls {
 
     /// Whether a name is that of a parameter that has not come yet.
     fn is_other_parameter(&self, key: &str) -> bool {
-        self.properties.get(key).is_some() && !self.keys.iter().any(|known| known == key)
+        property(&self.parameters, key).is_some() && !self.keys.iter().any(|known| known == key)
     }
 
     fn is_text(&self, key: &str) -> bool {
-        self.properties.get(key).is_none_or(|property| names(property, "string"))
+        property(&self.parameters, key).is_none_or(|property| names(property, "string"))
     }
 
     /// Behind a function: takes away what closes the outer tag; `None` where another function follows.
@@ -367,11 +367,32 @@ fn schema<'a>(tools: &'a [Value], name: &str) -> Option<&'a Value> {
         .iter()
         .map(|tool| tool.get("function").unwrap_or(tool))
         .find(|function| function.get("name").and_then(Value::as_str) == Some(name))?;
-    function.get("parameters")?.get("properties")
+    function.get("parameters")
+}
+
+/// References that are followed from one schema to the next at most.
+const MAX_REFERENCES: usize = 8;
+
+/// The schema of a parameter.
+fn property<'a>(parameters: &'a Value, key: &str) -> Option<&'a Value> {
+    parameters.get("properties")?.get(key).map(|property| resolved(parameters, property))
+}
+
+/// What a schema refers to, where it is nothing but a reference within the whole one.
+pub(in crate::chat) fn resolved<'a>(whole: &'a Value, schema: &'a Value) -> &'a Value {
+    let mut schema = schema;
+    for _ in 0..MAX_REFERENCES {
+        let reference = schema.get("$ref").and_then(Value::as_str);
+        match reference.and_then(|reference| whole.pointer(reference.strip_prefix('#')?)) {
+            Some(found) => schema = found,
+            None => break,
+        }
+    }
+    schema
 }
 
 /// Whether a schema allows a type; one that names none at all allows text.
-fn names(property: &Value, wanted: &str) -> bool {
+pub(in crate::chat) fn names(property: &Value, wanted: &str) -> bool {
     if let Some(either) = ["anyOf", "oneOf"].iter().find_map(|key| property.get(key)?.as_array()) {
         return either.iter().any(|property| names(property, wanted));
     }

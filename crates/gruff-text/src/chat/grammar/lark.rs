@@ -1,0 +1,134 @@
+//! Writing a grammar.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::{EncodeOptions, Tokenizer};
+
+/// What stands between the parts of a document: a comma or a colon, with a space behind it or without. White space
+/// anywhere else is where models dawdle instead of answering.
+const JSON_SEPARATORS: [&str; 2] = [r",\x20?", r":\x20?"];
+
+/// Terminals that rules use: a line break, a little white space, any text.
+const TERMINALS: &str = "NL: \"\\n\"\nSPACE: /[ \\n\\r\\t]{1,4}/\nTEXT: /(?s:.+)/\n";
+
+/// A schema with the options that llguidance reads in it, where it has none of its own.
+pub fn guided(mut schema: Value) -> Value {
+    // A schema that allows everything has no place for options; one without keywords says the same.
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
+    if let Some(fields) = schema.as_object_mut() {
+        let [item, key] = JSON_SEPARATORS;
+        fields.entry("x-guidance").or_insert_with(
+            || json!({"whitespace_flexible": false, "item_separator": item, "key_separator": key}),
+        );
+    }
+    schema
+}
+
+/// A grammar on its way.
+pub(super) struct Lark<'t> {
+    tokenizer: &'t Tokenizer,
+    rules: String,
+    count: usize,
+}
+
+/// A part of a mark: text, or a token that no text has.
+enum Part {
+    Text(String),
+    Token(u32),
+}
+
+impl<'t> Lark<'t> {
+    pub(super) fn new(tokenizer: &'t Tokenizer) -> Self {
+        Self { tokenizer, rules: TERMINALS.to_owned(), count: 0 }
+    }
+
+    /// Whether a text is a token of its own that no other text has.
+    pub(super) fn is_token(&self, text: &str) -> bool {
+        self.tokenizer.token_to_id(text).is_some()
+    }
+
+    /// Adds a rule.
+    pub(super) fn rule(&mut self, name: &str, body: &str) {
+        let _ = writeln!(self.rules, "{name}: {body}");
+    }
+
+    /// Adds a rule under a name of its own.
+    pub(super) fn named(&mut self, body: &str) -> String {
+        let name = self.fresh();
+        self.rule(&name, body);
+        name
+    }
+
+    fn fresh(&mut self) -> String {
+        self.count += 1;
+        format!("r{}", self.count)
+    }
+
+    /// The expression for a text; special tokens in it are those tokens.
+    pub(super) fn text(&self, text: &str) -> String {
+        let expression = |part: &Part| match part {
+            Part::Text(text) => quoted(text),
+            Part::Token(id) => format!("<[{id}]>"),
+        };
+        self.parts(text).iter().map(expression).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The expression for any text (of the regular expression `body`, if that is given) up to and with a mark.
+    pub(super) fn until(&mut self, mark: &str, body: Option<&str>) -> String {
+        let parts = self.parts(mark);
+        match parts.first() {
+            Some(Part::Text(first)) => {
+                let name = self.fresh();
+                let body = body.unwrap_or("(?s:.*)").replace('/', "\\/");
+                let _ = writeln!(self.rules, "{name}[suffix={}]: /{body}/", quoted(first));
+                let rest = self.text(mark.get(first.len()..).unwrap_or_default());
+                format!("{name} {rest}")
+            }
+            _ => {
+                let text = match body {
+                    Some(body) => format!("/{}/", body.replace('/', "\\/")),
+                    None => "TEXT".to_owned(),
+                };
+                format!("{text}? {}", self.text(mark))
+            }
+        }
+    }
+
+    /// The expression for a document of a schema.
+    pub(super) fn json(&mut self, schema: &Value) -> String {
+        self.named(&format!("%json {}", guided(schema.clone())))
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.rules
+    }
+
+    fn parts(&self, text: &str) -> Vec<Part> {
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        let ids = self.tokenizer.encode(text, options).unwrap_or_default();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut rest = text;
+        for id in ids.into_iter().filter(|id| self.tokenizer.is_control(*id)) {
+            let Some(token) = self.tokenizer.id_to_token(id) else { continue };
+            let Some((before, behind)) = rest.split_once(token.as_str()) else { continue };
+            if !before.is_empty() {
+                parts.push(Part::Text(before.to_owned()));
+            }
+            parts.push(Part::Token(id));
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.to_owned()));
+        }
+        parts
+    }
+}
+
+/// A literal: Lark's strings have JSON's escapes.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

@@ -1,0 +1,178 @@
+//! Schemas of tools, taken apart for formats that write each argument by itself.
+
+use serde_json::{Map, Value, json};
+
+use super::GrammarError;
+use crate::chat::tool_calls::xml::{names, resolved};
+
+/// A tool as grammars need it.
+pub(super) struct Function {
+    pub(super) name: String,
+    /// Its parameters' schema: an object that takes no arguments it does not name, unless it says so.
+    pub(super) parameters: Value,
+    /// Its place in the request.
+    place: usize,
+}
+
+/// One argument.
+pub(super) struct Parameter<'a> {
+    pub(super) name: &'a str,
+    pub(super) required: bool,
+    pub(super) schema: Value,
+}
+
+/// What a value may be, where text stands without quotes.
+pub(super) enum Kind {
+    /// A text that a regular expression matches; `None` for any.
+    Text(Option<String>),
+    /// One of some texts.
+    OneOf(Vec<String>),
+    /// Anything else, as JSON.
+    Json,
+}
+
+/// Keywords that say of an object what taking its properties one by one would leave out.
+const WHOLE: [&str; 12] = [
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentRequired",
+    "dependentSchemas",
+    "minProperties",
+    "propertyNames",
+    "patternProperties",
+    "unevaluatedProperties",
+];
+
+impl Function {
+    /// Reads tools as they are given to a template. Names must be such that no format misreads them.
+    pub(super) fn all(tools: &[Value]) -> Result<Vec<Function>, GrammarError> {
+        let function = |(place, tool): (usize, &Value)| {
+            let function = tool.get("function").unwrap_or(tool);
+            let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+            let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(GrammarError::tool(
+                    place,
+                    "a model that is made to call tools needs names of letters, digits, `_`, `-`, `.` and `:` alone",
+                ));
+            }
+            let parameters = match function.get("parameters") {
+                None | Some(Value::Null) => json!({"type": "object"}),
+                Some(Value::Object(fields)) => Value::Object(fields.clone()),
+                Some(_) => return Err(GrammarError::tool(place, "`parameters` is not a JSON schema")),
+            };
+            Ok(Function { name: name.to_owned(), parameters: closed(parameters), place })
+        };
+        tools.iter().enumerate().map(function).collect()
+    }
+
+    /// The arguments one by one, for a format that writes them so.
+    ///
+    /// # Errors
+    /// Where the schema says more of them together than which there are and which are required.
+    pub(super) fn each(&self) -> Result<Vec<Parameter<'_>>, GrammarError> {
+        if let Some(keyword) = WHOLE.into_iter().find(|keyword| self.parameters.get(keyword).is_some()) {
+            return Err(GrammarError::tool(
+                self.place,
+                format_args!(
+                    "this model writes arguments one by one, so `{keyword}` at the top of `parameters` cannot be followed"
+                ),
+            ));
+        }
+        let required = self.parameters.get("required").and_then(Value::as_array);
+        let is_required = |name: &str| required.into_iter().flatten().any(|field| field == name);
+        let Some(properties) = self.parameters.get("properties").and_then(Value::as_object) else {
+            return Ok(Vec::new());
+        };
+        let mut each = Vec::with_capacity(properties.len());
+        for (name, schema) in properties {
+            if name.is_empty() || name.contains(['"', '<', '>', '\n', '=', ':', ',', '(', '{']) {
+                return Err(GrammarError::tool(
+                    self.place,
+                    format_args!("the parameter {name:?} has a name that this model's format cannot write"),
+                ));
+            }
+            each.push(Parameter { name, required: is_required(name), schema: self.with_definitions(schema) });
+        }
+        Ok(each)
+    }
+
+    /// Something about it that cannot be honoured.
+    pub(super) fn fault(&self, message: &str) -> GrammarError {
+        GrammarError::tool(self.place, message)
+    }
+
+    /// A part of the schema that still finds what it refers to.
+    fn with_definitions(&self, schema: &Value) -> Value {
+        let mut schema = match schema {
+            Value::Object(fields) => fields.clone(),
+            other => return other.clone(),
+        };
+        for key in ["$defs", "definitions"] {
+            if let (Some(definitions), None) = (self.parameters.get(key), schema.get(key)) {
+                schema.insert(key.to_owned(), definitions.clone());
+            }
+        }
+        Value::Object(schema)
+    }
+}
+
+/// An object that names its properties has no others, unless its schema allows them in so many words: what a model
+/// makes up is of no use to a function.
+fn closed(mut parameters: Value) -> Value {
+    if let Value::Object(fields) = &mut parameters {
+        if !fields.contains_key("type") && !WHOLE.iter().any(|keyword| fields.contains_key(*keyword)) {
+            fields.insert("type".to_owned(), Value::from("object"));
+        }
+        let whole = WHOLE.iter().any(|keyword| fields.contains_key(*keyword));
+        if !whole && !fields.contains_key("additionalProperties") {
+            fields.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+            fields.insert("additionalProperties".to_owned(), Value::from(false));
+        }
+    }
+    parameters
+}
+
+impl Parameter<'_> {
+    /// How a value is written.
+    pub(super) fn kind(&self, function: &Function) -> Kind {
+        let schema = resolved(&function.parameters, &self.schema);
+        if let Some(Value::String(only)) = schema.get("const") {
+            return Kind::OneOf(vec![only.clone()]);
+        }
+        if let Some(values) = schema.get("enum").and_then(Value::as_array) {
+            let texts: Option<Vec<String>> =
+                values.iter().map(|value| value.as_str().map(str::to_owned)).collect();
+            return texts.filter(|texts| !texts.is_empty()).map_or(Kind::Json, Kind::OneOf);
+        }
+        // What may be a text is read as one.
+        match schema.get("type").and_then(Value::as_str) {
+            Some("string") => Kind::Text(pattern(schema)),
+            _ if names(schema, "string") => Kind::Text(None),
+            _ => Kind::Json,
+        }
+    }
+}
+
+/// The regular expression of a text: its pattern, or its length.
+fn pattern(schema: &Value) -> Option<String> {
+    let length = |name: &str| schema.get(name).and_then(Value::as_u64);
+    if let Some(pattern) = schema.get("pattern").and_then(Value::as_str) {
+        let (begin, pattern) =
+            pattern.strip_prefix('^').map_or(("(?s:.*)", pattern), |pattern| ("", pattern));
+        let ended = pattern.strip_suffix('$').filter(|pattern| !pattern.ends_with('\\'));
+        let (pattern, end) = ended.map_or((pattern, "(?s:.*)"), |pattern| (pattern, ""));
+        return Some(format!("{begin}({pattern}){end}"));
+    }
+    match (length("minLength"), length("maxLength")) {
+        (None, None) => None,
+        (least, most) => {
+            let most = most.map(|most| most.to_string()).unwrap_or_default();
+            Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
+        }
+    }
+}
