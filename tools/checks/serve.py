@@ -3,22 +3,31 @@
     python tools/checks/serve.py
 
 Runs target/release/gruff (GRUFF names another) on the loopback interface: PyPI's `openai` and `anthropic`, whole and
-streamed, errors as each client's own exceptions, and a stop by SIGTERM.
+streamed, with tools, structured output, embeddings and logprobs, errors as each client's own exceptions; every field of
+`openai`'s types of requests; `langchain-openai`; npm's `openai`; `local-completions` of lm-eval; and a stop by SIGTERM.
 """
 
+import json
+import math
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
 import openai
+import pydantic
+
+import serve_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 GRUFF = os.environ.get("GRUFF", ROOT / "target" / "release" / "gruff")
-KEY = "a key for this check"
+KEY = "a-key-for-this-check"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER = {
     "name": "weather",
@@ -73,6 +82,64 @@ def chat(client: openai.OpenAI) -> None:
     raises(openai.BadRequestError, lambda: ask(extra_body={"frobnicate": 1}), "frobnicate")
 
 
+class Weather(pydantic.BaseModel):
+    """The weather of a place."""
+
+    place: str = pydantic.Field(max_length=8)
+    days: int = pydantic.Field(ge=1, le=9)
+
+
+def structured(client: openai.OpenAI) -> None:
+    ask = {"model": "bundled", "messages": QUESTION, "max_tokens": 300, "seed": 3}
+    parsed = client.chat.completions.parse(**ask, response_format=Weather)
+    assert isinstance(parsed.choices[0].message.parsed, Weather), parsed
+    try:
+        client.chat.completions.parse(**{**ask, "max_tokens": 2}, response_format=Weather)
+        raise AssertionError("an answer that is cut off has no value")
+    except openai.LengthFinishReasonError:
+        pass
+    response = client.responses.parse(model="bundled", input="Weather?", text_format=Weather, max_output_tokens=300)
+    assert isinstance(response.output_parsed, Weather), response
+    # A strict function, as the client makes it of a type; it parses the arguments itself.
+    tool = openai.pydantic_function_tool(Weather, name="weather")
+    choice = {"type": "function", "function": {"name": "weather"}}
+    called = client.chat.completions.parse(**ask, tools=[tool], tool_choice=choice, parallel_tool_calls=False)
+    call = called.choices[0].message.tool_calls[0].function
+    assert isinstance(call.parsed_arguments, Weather), call
+    with client.chat.completions.stream(**ask, tools=[tool], tool_choice="required", parallel_tool_calls=False) as stream:
+        arguments = "".join(
+            event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"
+        )
+        final = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    Weather.model_validate_json(arguments)
+    assert final.arguments == arguments and isinstance(final.parsed_arguments, Weather)
+
+
+def embeddings(client: openai.OpenAI) -> None:
+    texts = ["A cat sat on the mat.", "Paris"]
+    floats = client.embeddings.create(model="bundled", input=texts, encoding_format="float")
+    coded = client.embeddings.create(model="bundled", input=texts)  # base64, decoded by the client
+    for one, other in zip(floats.data, coded.data):
+        assert math.isclose(math.hypot(*one.embedding), 1, abs_tol=1e-4)
+        assert all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(one.embedding, other.embedding))
+    short = client.embeddings.create(model="bundled", input="Paris", dimensions=8).data[0].embedding
+    assert len(short) == 8 and math.isclose(math.hypot(*short), 1, abs_tol=1e-4)
+    raises(openai.BadRequestError, lambda: client.embeddings.create(model="bundled", input=""), "input[0]")
+
+
+def logprobs(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="bundled", messages=QUESTION, temperature=0, max_tokens=16, logprobs=True, top_logprobs=2
+    )
+    content = answer.choices[0].logprobs.content
+    assert bytes(byte for token in content for byte in token.bytes).decode() == answer.choices[0].message.content
+    assert all(token.logprob == token.top_logprobs[0].logprob <= 0 for token in content)
+    scored = client.completions.create(model="bundled", prompt="One two three", echo=True, max_tokens=0, logprobs=1)
+    lists = scored.choices[0].logprobs
+    assert lists.token_logprobs[0] is None and all(value <= 0 for value in lists.token_logprobs[1:])
+    assert scored.choices[0].text == "One two three" and scored.usage.completion_tokens == 0
+
+
 def completions(client: openai.OpenAI) -> None:
     ask = lambda **fields: client.completions.create(model="bundled", temperature=0, **fields)  # noqa: E731
     text = ask(prompt="The capital of France is", max_tokens=8).choices[0].text
@@ -113,14 +180,94 @@ def messages(client: anthropic.Anthropic) -> None:
     raises(anthropic.NotFoundError, lambda: client.messages.create(**{**request, "model": "other"}))
 
 
+def langchain(address: str) -> None:
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+    chat = ChatOpenAI(model="bundled", base_url=f"{address}/v1", api_key=KEY, temperature=0, max_tokens=300, max_retries=0)
+    whole = chat.invoke("What is the capital of France?")
+    assert "Paris" in whole.content, whole
+    assert "".join(chunk.content for chunk in chat.stream("What is the capital of France?")) == whole.content
+    for method in ("json_schema", "function_calling"):
+        value = chat.with_structured_output(Weather, method=method).invoke("Weather?")
+        assert isinstance(value, Weather), (method, value)
+    bound = chat.bind_tools([Weather], tool_choice="any", parallel_tool_calls=False).invoke("Weather?")
+    Weather.model_validate(bound.tool_calls[0]["args"])
+    vectors = OpenAIEmbeddings(
+        model="bundled", base_url=f"{address}/v1", api_key=KEY, check_embedding_ctx_length=False
+    ).embed_documents(["a cat", "a dog"])
+    assert len(vectors) == 2 and len(vectors[0]) > 8
+
+
+def npm(address: str) -> None:
+    """npm's client, as its lock file has it, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "tools" / "checks" / "serve_npm", folder, dirs_exist_ok=True)
+        quiet = ["npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run(quiet, cwd=folder, check=True)
+        environment = {**os.environ, "GRUFF_URL": f"{address}/v1", "GRUFF_KEY": KEY}
+        subprocess.run(["node", "check.mjs"], cwd=folder, check=True, env=environment)
+
+
+TASK = """task: gruff_capitals
+dataset_path: json
+dataset_kwargs: {data_files: {test: QUESTIONS}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_target: 0
+doc_to_choice: "{{choices}}"
+metric_list: [{metric: acc}]
+"""
+
+
+def lm_eval(address: str, client: openai.OpenAI) -> None:
+    """`local-completions` scores a task of this folder: prompts with their choices, echoed with logprobs."""
+    questions = [
+        {"question": "The capital of France is", "choices": [" Paris", " purple", " seven"]},
+        {"question": "Once upon a", "choices": [" time", " xylophone", " 93"]},
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "questions.jsonl"
+        lines.write_text("".join(json.dumps(question) + "\n" for question in questions))
+        (Path(folder) / "task.yaml").write_text(TASK.replace("QUESTIONS", str(lines)))
+        arguments = f"model=bundled,base_url={address}/v1/completions,auth_token={KEY}"
+        command = [
+            sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", arguments,
+            "--tasks", "gruff_capitals", "--include_path", folder, "--batch_size", "2", "--log_samples",
+            "--output_path", f"{folder}/out",
+        ]
+        environment = {
+            **os.environ, "OPENAI_API_KEY": KEY, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": folder,
+        }
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        (samples,) = Path(folder, "out").rglob("samples_*.jsonl")
+        for line in samples.read_text().splitlines():
+            sample = json.loads(line)
+            for choice, response in zip(sample["doc"]["choices"], sample["resps"]):
+                (found, _) = response[0]
+                prompt = sample["doc"]["question"]
+                scored = client.completions.create(
+                    model="bundled", prompt=prompt + choice, echo=True, max_tokens=0, logprobs=1
+                ).choices[0].logprobs
+                own = [value for value, at in zip(scored.token_logprobs, scored.text_offset) if at >= len(prompt)]
+                assert math.isclose(float(found), sum(own), abs_tol=1e-3), (found, own)
+
+
 def main() -> None:
     server, address = start()
     try:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
         chat(client)
+        structured(client)
+        embeddings(client)
+        logprobs(client)
         completions(client)
+        serve_fields.check(client)
         responses(client)
         messages(anthropic.Anthropic(base_url=address, api_key=KEY, max_retries=0))
+        langchain(address)
+        npm(address)
+        lm_eval(address, client)
         stranger = openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0)
         raises(openai.AuthenticationError, lambda: stranger.models.list())
         stranger = anthropic.Anthropic(base_url=address, api_key="wrong", max_retries=0)
@@ -129,7 +276,8 @@ def main() -> None:
         assert server.wait(timeout=60) == 0
     finally:
         server.kill()
-    print("openai and anthropic are served: chat, streams, completions, responses, messages, errors, keys, a clean stop")
+    print("openai, anthropic, langchain-openai, npm's openai and lm-eval are served: chat, streams, tools, structured output,")
+    print("completions, responses, embeddings, logprobs, messages, every field, errors, keys, a clean stop")
 
 
 main()

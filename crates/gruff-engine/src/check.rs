@@ -99,6 +99,13 @@ impl Engine {
 
     fn check_combination(&self, request: &Request) -> Result<()> {
         self.check_states(request)?;
+        let guided = request.beams.is_some() || request.guidance.is_some();
+        if request.outputs.prompt_logprobs.is_some() && guided {
+            return refuse(
+                "prompt_logprobs",
+                "neither beams nor guidance tell of the prompt; leave them out",
+            );
+        }
         if let Some(guidance) = &request.guidance {
             if !guidance.scale.is_finite() {
                 return refuse("guidance_scale", format!("{} has to be a finite number", guidance.scale));

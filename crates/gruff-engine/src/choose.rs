@@ -76,7 +76,13 @@ impl Sequence {
     }
 }
 
-fn describe(raw: &[f32], scores: Option<Vec<f32>>, id: u32, outputs: OutputOptions) -> Box<TokenDetails> {
+/// What was asked about token `id`, by the logits that lead to it.
+pub(crate) fn describe(
+    raw: &[f32],
+    scores: Option<Vec<f32>>,
+    id: u32,
+    outputs: OutputOptions,
+) -> Box<TokenDetails> {
     let mut details = TokenDetails {
         scores: scores.filter(|_| outputs.scores),
         logits: outputs.logits.then(|| raw.to_vec()),

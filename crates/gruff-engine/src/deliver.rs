@@ -1,7 +1,7 @@
 //! What becomes of the logits of a step: tokens, forks, ends.
 
 use crate::beams::Found;
-use crate::choose::{Chosen, values};
+use crate::choose::{Chosen, describe, values};
 use crate::engine::Engine;
 use crate::forward::Rows;
 use crate::job::{Job, Mode};
@@ -17,9 +17,11 @@ impl Engine {
     pub(crate) fn deliver(&mut self, shares: &[Share], rows: &Rows, events: &mut Vec<Event>) -> Result<()> {
         let jobs = std::mem::take(&mut self.running);
         for (index, mut job) in jobs.into_iter().enumerate() {
-            let own = shares.iter().zip(&rows.ranges).filter(|(share, _)| share.job == index);
-            let mut ready = Vec::new();
-            for (share, range) in own {
+            let own = shares.iter().enumerate().filter(|(_, share)| share.job == index);
+            let (mut ready, mut told) = (Vec::new(), Ok(()));
+            for (place, share) in own {
+                let range = &rows.ranges[place];
+                told = told.and_then(|()| tell_prompt(&mut job, share, rows, place, events));
                 let sequence = &mut job.members[share.member];
                 sequence.head = sequence.head.max(sequence.past + share.tokens);
                 if range.is_empty() {
@@ -32,7 +34,7 @@ impl Engine {
                     ready.push((share.member, range.clone()));
                 }
             }
-            match self.advance(&mut job, &ready, rows, events) {
+            match told.and_then(|()| self.advance(&mut job, &ready, rows, events)) {
                 Ok(true) => {
                     self.keep_progress(&mut job);
                     self.running.push(job);
@@ -269,6 +271,30 @@ impl Engine {
         job.members.extend(old.into_iter().flatten());
         followed
     }
+}
+
+/// Tells what was asked of tokens of a prompt, by the rows of the share at `place` that lead to them.
+fn tell_prompt(
+    job: &mut Job,
+    share: &Share,
+    rows: &Rows,
+    place: usize,
+    events: &mut Vec<Event>,
+) -> Result<()> {
+    let range = rows.prompts[place].clone();
+    if range.is_empty() {
+        return Ok(());
+    }
+    let outputs = OutputOptions { logprobs: job.request.outputs.prompt_logprobs, ..OutputOptions::default() };
+    let sequence = &mut job.members[share.member];
+    let told = sequence.telling(sequence.past + share.tokens);
+    let mut details = Vec::with_capacity(range.len());
+    for (place, row) in told.clone().zip(range) {
+        details.push(*describe(&values(&rows.logits, row)?, None, sequence.tokens[place], outputs));
+    }
+    sequence.has_told(told.end);
+    events.push(Event::PromptDetails { request: job.id, details });
+    Ok(())
 }
 
 /// Takes the tokens of one answer, of `count` rows: the one behind its last token and, as long as the `drafts` are

@@ -178,7 +178,7 @@ impl Engine {
         self.turn = self.turn.wrapping_add(1);
         self.admit()?;
         self.draft(&mut events);
-        let mut shares = plan(&self.loads(), self.options.budget(), self.turn);
+        let mut shares = plan(&self.loads(), self.options.budget(self.model.config().vocab_size), self.turn);
         self.take_turns(&mut shares);
         self.provide_pages(&mut shares, &mut events)?;
         if shares.is_empty() {

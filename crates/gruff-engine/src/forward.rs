@@ -17,6 +17,8 @@ pub(crate) struct Rows {
     pub(crate) logits: Tensor,
     /// For each share, its rows: the one behind its last token and those behind its drafts.
     pub(crate) ranges: Vec<Range<usize>>,
+    /// For each share, the rows that lead to tokens of its prompt which are told of.
+    pub(crate) prompts: Vec<Range<usize>>,
     /// For each row, the token that the device chose, where it chooses by itself.
     pub(crate) ids: Option<Vec<i32>>,
 }
@@ -29,6 +31,7 @@ impl Engine {
         let mut output_rows = Vec::new();
         let mut specs = Vec::new();
         let mut ranges = Vec::with_capacity(shares.len());
+        let mut prompts = Vec::with_capacity(shares.len());
         let mut any_fused = false;
         for share in shares {
             let job = &self.running[share.job];
@@ -43,6 +46,12 @@ impl Engine {
                 slot: sequence.slot.unwrap_or_default() as usize,
                 pages: sequence.pages.clone(),
             });
+            // The logits behind a token lead to the one at the next place.
+            let told = sequence.telling(end.min(known));
+            let start = tokens.len() - share.tokens;
+            prompts.push(output_rows.len()..output_rows.len() + told.len());
+            output_rows.extend(told.map(|place| (start + place - 1 - past) as u32));
+            specs.resize(output_rows.len(), SamplingParams::default().spec(&[]));
             let first_row = output_rows.len();
             if end >= known {
                 let count = end - known + 1;
@@ -75,7 +84,7 @@ impl Engine {
             sampling::sample(&logits, &specs, &chosen)?;
             ids = Some(chosen.to_vec_i32()?);
         }
-        Ok(Rows { logits, ranges, ids })
+        Ok(Rows { logits, ranges, prompts, ids })
     }
 
     /// What the shares' requests, which look at the same, ask of the model.

@@ -104,7 +104,7 @@ impl Engine {
     /// What the prefix cache holds of a sequence that is to begin.
     pub(crate) fn look_up(&mut self, sequence: &Sequence) -> Option<Hit> {
         // What is to be seen of a prompt has to be computed.
-        if !self.keeper.enabled || sequence.states.is_some() {
+        if !self.keeper.enabled || sequence.states.is_some() || sequence.untold().is_some() {
             return None;
         }
         self.prefix.lookup(&mut self.pages, sequence.adapters.as_ref(), &sequence.tokens)

@@ -9,6 +9,9 @@ use crate::scheduler::Budget;
 /// a billion parameters.
 const MIXED_TOKENS: usize = 2 * CHUNK;
 
+/// Bytes of logits of prompts in a step at most.
+const SCORES: usize = 64 << 20;
+
 /// Choices for an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -53,7 +56,9 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    pub(crate) fn budget(&self) -> Budget {
-        Budget { tokens: self.step_tokens, mixed: self.mixed_tokens }
+    /// What a step may have, for a model with so many tokens in its vocabulary.
+    pub(crate) fn budget(&self, vocabulary: usize) -> Budget {
+        let scored = (SCORES / (4 * vocabulary.max(1))).clamp(1, self.step_tokens);
+        Budget { tokens: self.step_tokens, mixed: self.mixed_tokens, scored }
     }
 }

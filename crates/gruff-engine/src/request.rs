@@ -89,6 +89,9 @@ pub struct OutputOptions {
     /// The logarithm of the token's probability by the model's own logits, and those of so many of the most likely
     /// tokens.
     pub logprobs: Option<usize>,
+    /// The same of the prompt's tokens, each by the logits behind those before it. The prompt is then computed anew,
+    /// whatever caches hold of it, in steps short enough for their logits to take little room.
+    pub prompt_logprobs: Option<usize>,
     /// What went from layer to layer. The prompt is then computed anew, whatever caches hold of it.
     pub hidden_states: bool,
     /// The weights of every softmax attention, which is then computed in plain code. The prompt is then computed anew,
@@ -99,7 +102,7 @@ pub struct OutputOptions {
 impl OutputOptions {
     /// Whether anything is asked.
     pub fn any(&self) -> bool {
-        self.reads_logits() || self.reads_states()
+        self.reads_logits() || self.prompt_logprobs.is_some() || self.reads_states()
     }
 
     /// Whether logits are looked at.
@@ -202,6 +205,14 @@ pub enum Event {
         done: usize,
         /// Prompt tokens in all.
         total: usize,
+    },
+    /// What was asked about tokens of the prompt: more of them, in their order from the second on. Nothing leads to the
+    /// first.
+    PromptDetails {
+        /// Whose.
+        request: RequestId,
+        /// What was asked, token by token.
+        details: Vec<TokenDetails>,
     },
     /// A new token. Those of a search with beams come together, when it has ended.
     Token {

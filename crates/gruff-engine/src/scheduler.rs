@@ -15,13 +15,16 @@ pub(crate) struct Load {
     pub(crate) drafts: usize,
     /// Whether its answer has begun.
     pub(crate) decoding: bool,
+    /// Whether each of its tokens' logits are looked at.
+    pub(crate) scores: bool,
 }
 
 impl Load {
     /// Of a sequence whose next step may have up to `room` tokens.
     pub(crate) fn of(job: usize, member: usize, sequence: &Sequence, room: usize) -> Self {
         let (pending, drafts) = (sequence.pending().min(room), sequence.drafts.len());
-        Self { job, member, pending, drafts, decoding: sequence.decoding() }
+        let scores = sequence.untold().is_some();
+        Self { job, member, pending, drafts, decoding: sequence.decoding(), scores }
     }
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct Budget {
     pub(crate) tokens: usize,
     /// Of prompts, when there are answers in progress.
     pub(crate) mixed: usize,
+    /// Of prompts whose every token is scored.
+    pub(crate) scored: usize,
 }
 
 /// Every answer in progress gets its tokens; prompts share the rest of the budget: in every other step in the order of
@@ -54,14 +59,18 @@ pub(crate) fn plan(running: &[Load], budget: Budget, turn: usize) -> Vec<Share> 
     if decoding > 0 {
         left = left.min(budget.mixed);
     }
+    let mut scored = budget.scored;
     let mut prompts: Vec<usize> = (0..running.len()).filter(|index| !running[*index].decoding).collect();
     if turn.is_multiple_of(2) {
         prompts.sort_by_key(|index| running[*index].pending);
     }
     let mut tokens: Vec<usize> = running.iter().map(|load| 1 + load.drafts).collect();
     for index in prompts {
-        tokens[index] = running[index].pending.min(left);
+        let load = running[index];
+        let most = if load.scores { left.min(scored) } else { left };
+        tokens[index] = load.pending.min(most);
         left -= tokens[index];
+        scored -= if load.scores { tokens[index] } else { 0 };
     }
     let shares = running.iter().zip(tokens).filter(|(_, tokens)| *tokens > 0);
     shares.map(|(load, tokens)| Share { job: load.job, member: load.member, tokens }).collect()
@@ -72,11 +81,11 @@ mod tests {
     use super::*;
 
     fn prompt(job: usize, pending: usize) -> Load {
-        Load { job, member: 0, pending, drafts: 0, decoding: false }
+        Load { job, member: 0, pending, drafts: 0, decoding: false, scores: false }
     }
 
     fn answer(job: usize, drafts: usize) -> Load {
-        Load { job, member: 0, pending: 1, drafts, decoding: true }
+        Load { job, member: 0, pending: 1, drafts, decoding: true, scores: false }
     }
 
     fn share(job: usize, tokens: usize) -> Share {
@@ -84,7 +93,7 @@ mod tests {
     }
 
     fn whole(running: &[Load], tokens: usize) -> Vec<Share> {
-        plan(running, Budget { tokens, mixed: tokens }, 1)
+        plan(running, Budget { tokens, mixed: tokens, scored: 512 }, 1)
     }
 
     #[test]
@@ -98,14 +107,24 @@ mod tests {
     #[test]
     fn short_prompts_pass_long_ones_in_every_other_step() {
         let running = [prompt(0, 10_000), prompt(1, 30), prompt(2, 20)];
-        let budget = Budget { tokens: 64, mixed: 64 };
+        let budget = Budget { tokens: 64, mixed: 64, scored: 512 };
         assert_eq!(plan(&running, budget, 1), [share(0, 64)]);
         assert_eq!(plan(&running, budget, 2), [share(0, 14), share(1, 30), share(2, 20)]);
     }
 
     #[test]
+    fn prompts_that_are_scored_share_their_rows() {
+        let scored = |job, pending| Load { scores: true, ..prompt(job, pending) };
+        let budget = Budget { tokens: 64, mixed: 64, scored: 32 };
+        let running = [scored(0, 100), prompt(1, 10), scored(2, 9), scored(3, 9)];
+        assert_eq!(plan(&running, budget, 1), [share(0, 32), share(1, 10)]);
+        let running = [scored(0, 20), prompt(1, 10), scored(2, 9), scored(3, 9)];
+        assert_eq!(plan(&running, budget, 1), [share(0, 20), share(1, 10), share(2, 9), share(3, 3)]);
+    }
+
+    #[test]
     fn answers_in_progress_bound_what_prompts_get() {
-        let budget = Budget { tokens: 512, mixed: 64 };
+        let budget = Budget { tokens: 512, mixed: 64, scored: 512 };
         assert_eq!(plan(&[prompt(0, 1000)], budget, 1), [share(0, 512)]);
         assert_eq!(plan(&[prompt(0, 1000), answer(1, 0)], budget, 1), [share(0, 64), share(1, 1)]);
     }

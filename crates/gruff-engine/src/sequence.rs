@@ -1,5 +1,6 @@
 //! One sequence of a request on its way through the engine.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,6 +53,8 @@ pub(crate) struct Sequence {
     pub(crate) revision: u64,
     /// What led to the next token inside the model, where that is asked for.
     pub(crate) states: Option<TokenStates>,
+    /// How many of the prompt's tokens have been told of, where that is asked for.
+    told: Option<usize>,
     drafted: usize,
     accepted: usize,
     admitted: Instant,
@@ -92,6 +95,8 @@ impl Sequence {
             rows: Vec::new(),
             revision: 0,
             states: request.outputs.reads_states().then(TokenStates::default),
+            // Nothing leads to the first token.
+            told: request.outputs.prompt_logprobs.map(|_| 1),
             drafted: 0,
             accepted: 0,
             admitted: Instant::now(),
@@ -114,6 +119,7 @@ impl Sequence {
             chain: ProcessorList::default(),
             criteria: Vec::new(),
             states: None,
+            told: None,
             ..self.fork(0)
         }
     }
@@ -145,6 +151,7 @@ impl Sequence {
             rows: Vec::new(),
             revision: self.revision,
             states: self.states.clone(),
+            told: self.told,
             drafted: 0,
             accepted: 0,
             admitted: self.admitted,
@@ -178,6 +185,24 @@ impl Sequence {
     /// Whether the next step of it is about the answer alone.
     pub(crate) fn decoding(&self) -> bool {
         self.pending() == 1 && self.first_token.is_some()
+    }
+
+    /// The place of the first token of the prompt that is still to be told of; `None` where there is none.
+    pub(crate) fn untold(&self) -> Option<usize> {
+        self.told.filter(|told| *told < self.prompt_len)
+    }
+
+    /// The tokens of the prompt that are told of once those up to `end` have gone through the model: those that their
+    /// logits lead to.
+    pub(crate) fn telling(&self, end: usize) -> Range<usize> {
+        let first = self.told.unwrap_or(self.prompt_len).max(self.past + 1);
+        let last = (end + 1).min(self.prompt_len);
+        first.min(last)..last
+    }
+
+    /// Notes that the tokens before `place` have been told of.
+    pub(crate) fn has_told(&mut self, place: usize) {
+        self.told = self.told.map(|told| told.max(place));
     }
 
     /// The first token that leads to the next new one: the prompt's first, then the last new one.

@@ -5,7 +5,7 @@ mod adder;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use adder::{Adder, Answers, expected, options, request};
+use adder::{Adder, Answers, VOCABULARY, expected, options, request};
 use gruff_engine::speculation::PromptLookup;
 use gruff_engine::{
     BeamParams, Context, Engine, EngineOptions, Event, FinishReason, Guidance, OutputOptions, Request,
@@ -204,6 +204,53 @@ fn memory_is_planned_before_it_is_taken() {
     let auto = EngineOptions { context: Context::Auto, memory: Some(300 << 20), ..EngineOptions::default() };
     let engine = Engine::new(Adder::new(true), auto).unwrap();
     assert_eq!(engine.memory().context, 4096);
+}
+
+#[test]
+fn prompts_are_scored_token_by_token() {
+    // One after the other, in chunks, beside others, after a prompt that begins alike, and after being put off.
+    for (step_tokens, cache_tokens) in [(512, None), (3, None), (5, Some(96))] {
+        let options = EngineOptions { step_tokens, cache_tokens, ..options(96, 3) };
+        let mut engine = Engine::new(Adder::new(false), options).unwrap();
+        let outputs = OutputOptions { prompt_logprobs: Some(2), ..OutputOptions::default() };
+        let prompts: [Vec<u32>; 3] = [
+            vec![3, 3, 6, 7, 19],
+            vec![3, 3, 6, 12, 24, 48, 46, 1],
+            (0..40).map(|token| token * 7 % VOCABULARY as u32).collect(),
+        ];
+        engine.submit(request(&prompts[1], 3)).unwrap();
+        Answers::run(&mut engine);
+        let ids =
+            prompts.clone().map(|prompt| engine.submit(Request { outputs, ..request(&prompt, 30) }).unwrap());
+        let other = engine.submit(request(&[1, 2], 20)).unwrap();
+        let (mut told, mut tokens) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<u32>>::new());
+        let run = engine.run(|event| match event {
+            Event::PromptDetails { request, details } => {
+                told.entry(*request).or_default().extend(details.clone());
+            }
+            Event::Token { request, id, details, .. } => {
+                assert_eq!(*details, None, "only the prompt is asked about");
+                tokens.entry(*request).or_default().push(*id);
+            }
+            Event::Failed { message, .. } => panic!("{message}"),
+            _ => {}
+        });
+        run.unwrap();
+        // A logit of 1 among zeros.
+        let total = (VOCABULARY as f32 - 1.0 + 1f32.exp()).ln();
+        for (prompt, id) in prompts.iter().zip(ids) {
+            let found = &told[&id];
+            assert_eq!(found.len(), prompt.len() - 1);
+            for (place, details) in (1..).zip(found) {
+                let likely = prompt[..place].iter().sum::<u32>() % VOCABULARY as u32;
+                let logprob = if prompt[place] == likely { 1.0 - total } else { -total };
+                assert!((details.logprob.unwrap() - logprob).abs() < 1e-5, "{place} of {prompt:?}");
+                assert_eq!((details.top[0].0, details.top.len()), (likely, 2));
+            }
+            assert_eq!(tokens[&id], expected(prompt, 30));
+        }
+        assert!(told.len() == 3 && tokens[&other] == expected(&[1, 2], 20));
+    }
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Generation {
             },
         };
         match &next {
-            Some((choice, Update::Token(_))) => {
+            Some((choice, Update::Token(..))) => {
                 if let Some(begun) = self.begun.get_mut(*choice).filter(|begun| !**begun) {
                     *begun = true;
                     let time = self.started.elapsed();
@@ -63,7 +63,7 @@ impl Generation {
                 self.record.answer(usage);
             }
             Some((_, Update::Failed(error))) => return Err(error.clone()),
-            None => {}
+            Some((_, Update::Prompt(_))) | None => {}
         }
         Ok(next)
     }
@@ -104,15 +104,15 @@ impl TextReader {
         }
     }
 
-    /// The text that a token completes.
-    pub(crate) fn token(&mut self, id: u32) -> String {
+    /// The text that a token completes; `None` for a token that is no part of the text.
+    pub(crate) fn token(&mut self, id: u32) -> Option<String> {
         let left_out = self.end_tokens.contains(&id)
             || (self.tokenizer.is_control(id)
                 && !self.tokenizer.id_to_token(id).is_some_and(|token| self.format.uses(&token)));
         if left_out {
-            return String::new();
+            return None;
         }
-        self.stop.push(self.detokenizer.push(id))
+        Some(self.stop.push(self.detokenizer.push(id)))
     }
 
     /// What was held back, at the end.
@@ -137,16 +137,25 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// `usage` of several answers to as many prompts as `prompts` says each was counted once for.
-pub(crate) fn usage(prompt_tokens: usize, usages: &[Usage]) -> serde_json::Value {
+/// `usage` of several answers to as many prompts as `prompts` says each was counted once for; `reasoning_tokens` of the
+/// answers were reasoning, where they are told from the others.
+pub(crate) fn usage(
+    prompt_tokens: usize,
+    usages: &[Usage],
+    reasoning_tokens: Option<usize>,
+) -> serde_json::Value {
     let completion: usize = usages.iter().map(|usage| usage.new_tokens).sum();
     let cached = usages.iter().map(|usage| usage.cached_tokens).max().unwrap_or(0);
-    serde_json::json!({
+    let mut usage = serde_json::json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion,
         "total_tokens": prompt_tokens + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-    })
+    });
+    if let Some(reasoning) = reasoning_tokens {
+        usage["completion_tokens_details"] = serde_json::json!({"reasoning_tokens": reasoning});
+    }
+    usage
 }
 
 /// `timings` as llama-server gives them, of one answer.

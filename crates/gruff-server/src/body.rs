@@ -26,20 +26,38 @@ pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -
         Some(fault) => fault.error(),
         None => ApiError::bad_request("the body did not arrive whole"),
     })?;
-    let read = serde_json::from_slice(&bytes).or_else(|error| match neutral::without(&bytes) {
-        Some(fields) => T::deserialize(fields),
+    read(&bytes).or_else(|error| match neutral::without(&bytes) {
+        Some(fields) => read(fields.to_string().as_bytes()),
         None => Err(error),
-    });
-    read.map_err(|error| {
-        let message = error.to_string();
-        let mut quoted = message.split('`');
-        let param = message.starts_with("unknown field").then(|| quoted.nth(1)).flatten().map(str::to_owned);
-        let message = match &param {
-            Some(field) => format!("`{field}` is not a field of this request; leave it out"),
-            None => format!("the body is not as this endpoint wants it: {message}"),
-        };
-        ApiError { param, ..ApiError::bad_request(message) }
     })
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let request = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        refusal(&path, &error.into_inner().to_string())
+    })?;
+    reader.end().map_err(|error| refusal(".", &error.to_string()))?;
+    Ok(request)
+}
+
+/// What is wrong with a body, and in which of its fields; `.` for the whole.
+fn refusal(path: &str, message: &str) -> ApiError {
+    if message.starts_with("unknown field")
+        && let Some(field) = message.split('`').nth(1)
+    {
+        let inside = path.strip_suffix(field).unwrap_or_default().trim_end_matches('.');
+        let param = if inside.is_empty() { field.to_owned() } else { format!("{inside}.{field}") };
+        return ApiError::field(
+            param.as_str(),
+            format!("`{param}` is not a field of this request; leave it out"),
+        );
+    }
+    if path == "." {
+        return ApiError::bad_request(format!("the body is not as this endpoint wants it: {message}"));
+    }
+    ApiError::field(path, format!("`{path}` is not as this endpoint wants it: {message}"))
 }
 
 /// A response of JSON.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gruff::floors::engine::Request;
+use gruff::floors::text::Tokenizer;
 use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode};
 use gruff::{ChatOptions, GenerationConfig, Message, Usage};
 use serde_json::{Map, Value};
@@ -12,7 +13,10 @@ use crate::answer::{Generation, TextReader, finish_reason};
 use crate::api_error::ApiError;
 use crate::background;
 use crate::engine_thread::Update;
+use crate::form::{Form, MayBeCut};
 use crate::limits::{MAX_MESSAGES, MAX_TOOLS};
+use crate::logprobs::TokenLogprob;
+use crate::reasoning_budget::ReasoningBudget;
 use crate::service::Service;
 
 /// What is asked.
@@ -21,6 +25,8 @@ pub(crate) struct ChatJob {
     pub(crate) messages: Vec<Message>,
     /// As in OpenAI's API; empty for none.
     pub(crate) tools: Vec<Value>,
+    /// What the answer has to be.
+    pub(crate) form: Form,
     /// Whether an answer may make several calls.
     pub(crate) parallel_tool_calls: bool,
     pub(crate) n: usize,
@@ -28,6 +34,8 @@ pub(crate) struct ChatJob {
     pub(crate) config: GenerationConfig,
     /// Whether the model shall reason; `None` for the server's default.
     pub(crate) reasoning: Option<ReasoningMode>,
+    /// Tokens that it may reason with; `None` for the server's default.
+    pub(crate) reasoning_budget: Option<usize>,
     /// Further variables of the template.
     pub(crate) variables: Map<String, Value>,
 }
@@ -82,6 +90,7 @@ impl Service {
                 false,
             ),
             parser: OutputParser::new(format.reasoning, format.tool_calls, &prompt.text, &job.tools),
+            logprobs: Vec::new(),
             calls: 0,
             tokens: 0,
             reasoning_tokens: 0,
@@ -89,27 +98,41 @@ impl Service {
             over: false,
         };
         let choices = (0..job.n).map(|_| choice()).collect();
-        Ok(ChatRun { generation, choices, queue: VecDeque::new(), prompt_tokens: prompt.ids.len() })
+        Ok(ChatRun {
+            tokenizer: self.tokenizer.tokenizer().clone(),
+            generation,
+            choices,
+            queue: VecDeque::new(),
+            prompt_tokens: prompt.ids.len(),
+        })
     }
 
     /// The prompt and the engine's requests.
     fn prepare(&self, mut job: ChatJob) -> Result<(ChatJob, Prompt, Vec<Request>), ApiError> {
-        let constrained = job.config.constraint.is_some();
-        if constrained {
-            if !job.tools.is_empty() {
-                let message =
-                    "an answer of a given form calls no tools; leave `tools` or `response_format` out";
-                return Err(ApiError::unsupported("response_format", message));
-            }
-            // Reasoning would have to be of that form too.
-            job.reasoning = Some(ReasoningMode::Off);
-        }
         let prompt = self.prompt(&job)?;
-        if constrained && self.format.reasoning.is_some_and(|format| format.is_opened_by(&prompt.text)) {
-            let message = "this model reasons before every answer, so its form cannot be given";
-            return Err(ApiError::unsupported("response_format", message));
+        let tokenizer = self.tokenizer.tokenizer();
+        job.config.constraint = job.form.constraint(
+            &self.format,
+            tokenizer,
+            &prompt.text,
+            &job.tools,
+            job.parallel_tool_calls,
+        )?;
+        let requests = self.requests(std::slice::from_ref(&prompt.ids), job.n, &job.config);
+        let mut requests = match requests {
+            Err(error) if !job.form.is_free() => return Err(job.form.blame(&self.model, &job.tools, error)),
+            requests => requests?,
+        };
+        for request in &mut requests {
+            let processors = request.processors.drain(..);
+            request.processors = processors.map(|own| Box::new(MayBeCut(own)) as Box<_>).collect();
         }
-        let requests = self.requests(std::slice::from_ref(&prompt.ids), job.n, &job.config)?;
+        let budget = job.reasoning_budget.or(self.options.reasoning_budget).zip(self.format.reasoning);
+        if let Some(budget) =
+            budget.and_then(|(budget, format)| ReasoningBudget::new(tokenizer, format, &prompt.text, budget))
+        {
+            requests.iter_mut().for_each(|request| request.processors.push(Box::new(budget.clone())));
+        }
         Ok((job, prompt, requests))
     }
 }
@@ -180,6 +203,7 @@ pub(crate) fn check_tools(tools: &[Value]) -> Result<(), ApiError> {
 
 /// The answers to a chat request.
 pub(crate) struct ChatRun {
+    tokenizer: Tokenizer,
     generation: Generation,
     choices: Vec<Choice>,
     queue: VecDeque<(usize, ChatEvent)>,
@@ -189,8 +213,8 @@ pub(crate) struct ChatRun {
 /// What happens to an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum ChatEvent {
-    /// More of it.
-    Output(OutputEvent),
+    /// More of it, and of content the tokens it is made of, where that was asked for.
+    Output(OutputEvent, Vec<TokenLogprob>),
     /// It has ended.
     Finished(Finish),
 }
@@ -210,6 +234,8 @@ pub(crate) struct Finish {
 struct Choice {
     reader: TextReader,
     parser: OutputParser,
+    /// Of tokens whose text has not been told.
+    logprobs: Vec<TokenLogprob>,
     calls: usize,
     most_calls: usize,
     tokens: usize,
@@ -235,6 +261,24 @@ impl Choice {
         }
         kept
     }
+
+    /// Each event with what there is to say of its tokens.
+    fn tell(&mut self, event: OutputEvent) -> ChatEvent {
+        let OutputEvent::Content(text) = &event else {
+            // Only content is told of in tokens.
+            self.logprobs.clear();
+            return ChatEvent::Output(event, Vec::new());
+        };
+        let mut bytes = 0;
+        let made_of = self.logprobs.iter().take_while(|token| {
+            let before = bytes;
+            bytes += token.len();
+            before < text.len()
+        });
+        let count = made_of.count();
+        let tokens = self.logprobs.drain(..count).collect();
+        ChatEvent::Output(event, tokens)
+    }
 }
 
 impl ChatRun {
@@ -247,9 +291,12 @@ impl ChatRun {
             let Some((index, update)) = self.generation.next().await? else { return Ok(None) };
             let Some(choice) = self.choices.get_mut(index) else { continue };
             match update {
-                Update::Token(id) if !choice.over => {
+                Update::Token(id, details) if !choice.over => {
                     let text = choice.reader.token(id);
-                    let events = choice.parser.feed(&text);
+                    if let (Some(_), Some(details)) = (&text, details) {
+                        choice.logprobs.push(TokenLogprob::new(&self.tokenizer, id, &details));
+                    }
+                    let events = choice.parser.feed(&text.unwrap_or_default());
                     let events = choice.events(events);
                     choice.tokens += 1;
                     if events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_))) {
@@ -259,9 +306,9 @@ impl ChatRun {
                     if choice.over {
                         self.generation.cancel(index);
                     }
-                    self.queue.extend(events.into_iter().map(|event| (index, ChatEvent::Output(event))));
+                    self.queue.extend(events.into_iter().map(|event| (index, choice.tell(event))));
                 }
-                Update::Token(_) => {}
+                Update::Token(..) | Update::Prompt(_) => {}
                 Update::Finished(reason, usage) => {
                     let enough_calls = choice.over && choice.reader.stopped().is_none();
                     if !enough_calls {
@@ -269,7 +316,7 @@ impl ChatRun {
                         let mut events = choice.parser.feed(&choice.reader.finish());
                         events.extend(choice.parser.finish());
                         let events = choice.events(events);
-                        self.queue.extend(events.into_iter().map(|event| (index, ChatEvent::Output(event))));
+                        self.queue.extend(events.into_iter().map(|event| (index, choice.tell(event))));
                     }
                     let mut reason = finish_reason(reason);
                     if choice.calls > 0 && reason == "stop" {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use gruff::FinishReason;
 use gruff::Usage;
-use gruff::floors::engine::{Engine, Event, Request, RequestId};
+use gruff::floors::engine::{Engine, Event, Request, RequestId, TokenDetails};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::api_error::ApiError;
@@ -17,8 +17,10 @@ use crate::api_error::ApiError;
 /// What becomes of one answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
-    /// A new token.
-    Token(u32),
+    /// What was asked about more tokens of the prompt, in order from the second on.
+    Prompt(Vec<TokenDetails>),
+    /// A new token, and what was asked about it.
+    Token(u32, Option<Box<TokenDetails>>),
     /// The answer has ended.
     Finished(FinishReason, Usage),
     /// The answer cannot go on, or not even begin.
@@ -135,9 +137,14 @@ impl State {
         // A closed channel means that the job will be cancelled before the next step.
         match event {
             Event::Prompt { .. } | Event::Beams { .. } => {}
-            Event::Token { request, id, .. } => {
+            Event::PromptDetails { request, details } => {
                 if let Some(job) = self.jobs.get(&request) {
-                    let _ = job.updates.send((job.choice, Update::Token(id)));
+                    let _ = job.updates.send((job.choice, Update::Prompt(details)));
+                }
+            }
+            Event::Token { request, id, details, .. } => {
+                if let Some(job) = self.jobs.get(&request) {
+                    let _ = job.updates.send((job.choice, Update::Token(id, details)));
                 }
             }
             Event::Finished { request, reason, usage, .. } => {

@@ -22,6 +22,12 @@ pub(crate) const MAX_MESSAGES: usize = 10_000;
 /// Tools of a request.
 pub(crate) const MAX_TOOLS: usize = 1_024;
 
+/// Texts to embed in a request, as in OpenAI's API.
+pub(crate) const MAX_EMBEDDINGS: usize = 2_048;
+
+/// The most likely tokens that are told in a token's place.
+pub(crate) const MAX_LOGPROBS: usize = 20;
+
 /// Stop strings of a request, and bytes of each.
 pub(crate) const MAX_STOPS: usize = 16;
 pub(crate) const MAX_STOP_BYTES: usize = 1_024;

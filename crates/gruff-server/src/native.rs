@@ -1,4 +1,4 @@
-//! Endpoints under llama-server's names: health, metrics, tokens, templates.
+//! Endpoints under llama-server's names: health, metrics, templates.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use gruff::Message;
-use gruff::floors::text::EncodeOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,6 +14,7 @@ use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
 use crate::chat::{ChatJob, check_tools};
+use crate::form::Form;
 use crate::metrics::Now;
 use crate::registry::Registry;
 
@@ -40,74 +40,6 @@ pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tokenize {
-    model: Option<String>,
-    content: String,
-    /// Whether to add the tokens that the model wants at the beginning or end of a prompt.
-    #[serde(default)]
-    add_special: bool,
-    /// Whether special tokens written in the text are parsed.
-    #[serde(default = "yes")]
-    parse_special: bool,
-    /// Whether to give the text of each token too.
-    #[serde(default)]
-    with_pieces: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// `POST /tokenize`.
-pub(crate) async fn tokenize(
-    State(registry): State<Arc<Registry>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let request: Tokenize = body::json(&headers, body).await?;
-    let service = registry.get(request.model.as_deref()).await?;
-    let work = move || {
-        let tokenizer = service.tokenizer.tokenizer();
-        let options =
-            EncodeOptions { add_special: request.add_special, parse_special: request.parse_special };
-        let ids = tokenizer.encode(&request.content, options).map_err(gruff::Error::from)?;
-        let tokens: Vec<Value> = match request.with_pieces {
-            false => ids.into_iter().map(Value::from).collect(),
-            true => ids
-                .into_iter()
-                .map(|id| json!({"id": id, "piece": tokenizer.id_to_token(id).unwrap_or_default()}))
-                .collect(),
-        };
-        Ok(reply(&json!({"tokens": tokens})))
-    };
-    background::run(work).await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Detokenize {
-    model: Option<String>,
-    tokens: Vec<u32>,
-}
-
-/// `POST /detokenize`.
-pub(crate) async fn detokenize(
-    State(registry): State<Arc<Registry>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let request: Detokenize = body::json(&headers, body).await?;
-    let service = registry.get(request.model.as_deref()).await?;
-    let vocabulary = service.description.vocabulary;
-    if let Some(id) = request.tokens.iter().find(|id| **id as usize >= vocabulary) {
-        let message = format!("token id {id} is outside the vocabulary of {vocabulary}");
-        return Err(ApiError::field("tokens", message));
-    }
-    Ok(reply(&json!({"content": service.tokenizer.decode(&request.tokens, false)})))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ApplyTemplate {
     model: Option<String>,
     messages: Vec<Message>,
@@ -129,11 +61,13 @@ pub(crate) async fn apply_template(
     let job = ChatJob {
         messages: request.messages,
         tools: request.tools,
+        form: Form::default(),
         parallel_tool_calls: true,
         n: 1,
         stops: Vec::new(),
         config: service.generation_config.clone(),
         reasoning: None,
+        reasoning_budget: None,
         variables: request.chat_template_kwargs,
     };
     let work = move || service.prompt(&job).map(|prompt| reply(&json!({"prompt": prompt.text})));

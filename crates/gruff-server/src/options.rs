@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub cors: Vec<String>,
     /// Whether the model is asked to reason, where a request does not say.
     pub reasoning: ReasoningMode,
+    /// Tokens that an answer may reason with, where a request does not say; `None` for as many as it likes.
+    pub reasoning_budget: Option<usize>,
     /// Variables of the chat template, where a request does not set them.
     pub template_variables: Map<String, Value>,
 }
@@ -60,6 +62,7 @@ impl Default for ServerOptions {
             reader_timeout: Duration::from_secs(60),
             cors: Vec::new(),
             reasoning: ReasoningMode::Auto,
+            reasoning_budget: None,
             template_variables: Map::new(),
         }
     }

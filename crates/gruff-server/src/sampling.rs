@@ -1,8 +1,8 @@
 //! Fields about sampling that several endpoints share.
 
-use gruff::{Constraint, GenerationConfig};
+use gruff::GenerationConfig;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::api_error::ApiError;
 use crate::ids;
@@ -29,8 +29,8 @@ pub(crate) struct Sampling {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) logit_bias: Option<Map<String, Value>>,
     pub(crate) seed: Option<i64>,
-    /// What the answer must be.
-    pub(crate) constraint: Option<Constraint>,
+    /// How many of the most likely tokens are told in each token's place; `None` for no logprobs.
+    pub(crate) logprobs: Option<usize>,
 }
 
 impl Sampling {
@@ -48,7 +48,7 @@ impl Sampling {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.as_ref().map(logit_bias).transpose()?,
-            constraint: self.constraint.clone(),
+            logprobs: self.logprobs,
             seed: Some(self.seed.map_or_else(ids::random, |seed| seed as u64)),
             ..GenerationConfig::default()
         };
@@ -71,17 +71,18 @@ fn logit_bias(bias: &Map<String, Value>) -> Result<Vec<(u32, f32)>, ApiError> {
     })
 }
 
-/// `response_format` of chat requests, or `text.format` of responses, in field `param`: what the answer must be.
-pub(crate) fn constraint(param: &str, format: Option<&Value>) -> Result<Option<Constraint>, ApiError> {
+/// `response_format` of chat requests, or `text.format` of responses, in field `param`: the schema of the document that
+/// the answer must be.
+pub(crate) fn schema(param: &str, format: Option<&Value>) -> Result<Option<Value>, ApiError> {
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Constraint::JsonObject)),
+        Some("json_object") => Ok(Some(json!({"type": "object"}))),
         Some("json_schema") => {
             let schema = format.get("json_schema").unwrap_or(format).get("schema");
             let schema = schema.filter(|schema| schema.is_object());
             let schema = schema.ok_or_else(|| ApiError::field(param, "a `json_schema` has a `schema`"))?;
-            Ok(Some(Constraint::json_schema(schema.clone())))
+            Ok(Some(schema.clone()))
         }
         _ => Err(ApiError::unsupported(
             param,

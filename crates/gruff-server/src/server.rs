@@ -16,7 +16,7 @@ use crate::api_error::ApiError;
 use crate::on_demand::OnDemand;
 use crate::registry::Registry;
 use crate::service::{Service, Shared};
-use crate::{Error, ServedModel, ServerOptions, anthropic, connection, native, openai, page};
+use crate::{Error, ServedModel, ServerOptions, anthropic, connection, native, openai, page, tokens};
 
 /// Models, ready to be served.
 pub struct Server {
@@ -27,7 +27,7 @@ pub struct Server {
 const HEADROOM: u64 = 256 << 20;
 
 /// Every route as metrics name it; one that ends with a slash stands for what lies under it.
-const ROUTES: [&str; 12] = [
+const ROUTES: [&str; 16] = [
     "/health",
     "/metrics",
     "/v1/models",
@@ -35,10 +35,14 @@ const ROUTES: [&str; 12] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/rerank",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/tokenize",
     "/detokenize",
+    "/tokenizer_info",
     "/apply-template",
 ];
 
@@ -101,10 +105,14 @@ impl Server {
             .route("/v1/chat/completions", post(openai::chat::create))
             .route("/v1/completions", post(openai::completions::create))
             .route("/v1/responses", post(openai::responses::create))
+            .route("/v1/embeddings", post(openai::embeddings::create))
+            .route("/v1/rerank", post(openai::rerank::create))
+            .route("/rerank", post(openai::rerank::create))
             .route("/v1/messages", post(anthropic::create))
             .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-            .route("/tokenize", post(native::tokenize))
-            .route("/detokenize", post(native::detokenize))
+            .route("/tokenize", post(tokens::tokenize))
+            .route("/detokenize", post(tokens::detokenize))
+            .route("/tokenizer_info", get(tokens::info))
             .route("/apply-template", post(native::apply_template))
             .fallback(async || {
                 ApiError::status(

@@ -37,6 +37,8 @@ pub(crate) struct Service {
     pub(crate) memory: MemoryPlan,
     pub(crate) engine: EngineThread,
     pub(crate) places: Arc<Semaphore>,
+    /// Whose texts are being embedded.
+    pub(crate) embedding: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     /// Conversations that may be continued by an answer's id.
     pub(crate) responses: Arc<Store>,
@@ -92,6 +94,7 @@ impl Service {
             memory,
             engine: EngineThread::start(engine)?,
             places: Arc::new(Semaphore::new(Self::places(&shared.options))),
+            embedding: Semaphore::new(1),
             options: shared.options.clone(),
             metrics: shared.metrics.clone(),
             responses: shared.responses.clone(),

@@ -102,6 +102,7 @@ impl Batch {
                 }
                 Streamed::Token(StreamedToken { prompt, sequence, id })
             })),
+            Event::PromptDetails { .. } => Ok(None),
             Event::Beams { request, found } => {
                 if let Some(prompt) = at(request) {
                     self.take_beams(prompt, *found);

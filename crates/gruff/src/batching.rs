@@ -197,7 +197,7 @@ impl BatchingManager<'_> {
 
     fn take(&mut self, event: &Event) {
         match event {
-            Event::Prompt { .. } | Event::Beams { .. } => {}
+            Event::Prompt { .. } | Event::PromptDetails { .. } | Event::Beams { .. } => {}
             Event::Token { request, index, id, .. } => {
                 if let Some(result) = self.open.get_mut(request).and_then(|open| open.get_mut(*index)) {
                     result.new_tokens.push(*id);

@@ -11,8 +11,8 @@ use gruff_engine::{Guidance, Request};
 use crate::batch::Batch;
 use crate::stop_strings::StopStrings;
 use crate::{
-    AutoModelForCausalLM, Error, GenerateOutput, GenerationConfig, Prompts, Result, Streamed, StreamedToken,
-    Streamer,
+    AutoModelForCausalLM, Constraint, Error, GenerateOutput, GenerationConfig, Prompts, Result, Streamed,
+    StreamedToken, Streamer,
 };
 
 /// What `generate` takes besides prompts and parameters, named as transformers' arguments.
@@ -201,7 +201,7 @@ impl AutoModelForCausalLM {
         let speculation = self.speculation(config, options)?;
         let mut processors = options.logits_processor.clone();
         if let Some(constraint) = &config.constraint {
-            processors.push(Box::new(self.grammars()?.compile(constraint)?));
+            processors.push(self.constraint(constraint)?);
         }
         let mut stopping = options.stopping_criteria.clone();
         if let Some(stops) = config.stop_strings.as_ref().filter(|stops| !stops.is_empty()) {
@@ -238,6 +238,14 @@ impl AutoModelForCausalLM {
             Ok(request)
         };
         prompts.iter().enumerate().map(request).collect()
+    }
+
+    /// The processor that holds an answer to a constraint, for those who run an engine of their own.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a grammar that is not one or asks for what cannot be honoured.
+    pub fn constraint(&self, constraint: &Constraint) -> Result<Box<dyn LogitsProcessor>> {
+        Ok(Box::new(self.grammars()?.compile(constraint)?))
     }
 
     fn stop_strings(&self, stops: &[String]) -> Result<StopStrings> {

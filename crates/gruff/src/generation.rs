@@ -350,6 +350,7 @@ impl GenerationConfig {
                 scores: self.output_scores.unwrap_or(false),
                 logits: self.output_logits.unwrap_or(false),
                 logprobs: self.logprobs,
+                prompt_logprobs: None,
                 hidden_states: self.output_hidden_states.unwrap_or(false),
                 attentions: self.output_attentions.unwrap_or(false),
             },

@@ -72,6 +72,9 @@ pub(crate) struct Serve {
     /// Let the model think before it answers, where a request does not say
     #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "on|off|auto")]
     reasoning: Reasoning,
+    /// Tokens that an answer may think with, where a request does not say; then the thinking is ended for it
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<usize>,
     /// Chat template to use instead of the model's
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -226,6 +229,7 @@ impl Serve {
             timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.get() as u64)),
             cors: self.cors.clone(),
             reasoning: self.reasoning.mode(),
+            reasoning_budget: self.reasoning_budget,
             template_variables,
             ..ServerOptions::default()
         })

@@ -199,7 +199,7 @@ impl Answers {
                 self.finished.insert(*request, (*reason, *usage));
             }
             Event::Failed { message, .. } => panic!("{message}"),
-            Event::Prompt { .. } | Event::Beams { .. } => {}
+            Event::Prompt { .. } | Event::PromptDetails { .. } | Event::Beams { .. } => {}
         }
     }
 

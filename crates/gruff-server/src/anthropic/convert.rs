@@ -28,6 +28,17 @@ pub(super) fn tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
     Ok(converted)
 }
 
+/// The tool of that name.
+pub(super) fn named(tools: &[Value], name: &str) -> Result<Value, ApiError> {
+    let found = tools.iter().find(|tool| tool["function"]["name"] == name);
+    found.cloned().ok_or_else(|| {
+        ApiError::field(
+            "tool_choice",
+            format!("`tool_choice` names {name:?}, which is not one of the `tools`"),
+        )
+    })
+}
+
 /// The conversation: a system message, and each message's blocks as content, reasoning, calls and their results.
 pub(super) fn messages(system: Option<&Value>, messages: &[Value]) -> Result<Vec<Message>, ApiError> {
     let mut out = Vec::with_capacity(messages.len() + 1);

@@ -17,6 +17,7 @@ use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
 use crate::chat::ChatJob;
+use crate::form::{Calls, Form};
 use crate::registry::Registry;
 use crate::sampling::{OneOrMany, Sampling, stops};
 use crate::service::Service;
@@ -62,16 +63,12 @@ struct ToolChoice {
 struct Thinking {
     #[serde(rename = "type")]
     kind: String,
-    budget_tokens: Option<u64>,
+    budget_tokens: Option<usize>,
 }
 
 impl MessagesRequest {
     fn reasoning(&self) -> Result<Option<ReasoningMode>, ApiError> {
         let Some(thinking) = &self.thinking else { return Ok(None) };
-        if thinking.budget_tokens.is_some() {
-            let message = "this build of gruff does not bound thinking; ask for `{\"type\": \"adaptive\"}`";
-            return Err(ApiError::unsupported("thinking.budget_tokens", message));
-        }
         match thinking.kind.as_str() {
             "enabled" | "adaptive" => Ok(Some(ReasoningMode::On)),
             "disabled" => Ok(Some(ReasoningMode::Off)),
@@ -81,15 +78,19 @@ impl MessagesRequest {
 
     fn job(self, service: &Service) -> Result<ChatJob, ApiError> {
         let reasoning = self.reasoning()?;
+        let reasoning_budget = self.thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
         let choice = self.tool_choice;
         let mut tools = convert::tools(&self.tools)?;
+        let mut calls = Calls::Free;
         match choice.as_ref().map(|choice| (choice.kind.as_str(), &choice.name)) {
             None | Some(("auto", None)) => {}
             Some(("none", None)) => tools.clear(),
+            Some(("any", None)) if !tools.is_empty() => calls = Calls::Required(tools.clone()),
+            Some(("tool", Some(name))) => calls = Calls::Required(vec![convert::named(&tools, name)?]),
             Some(_) => {
                 let message =
-                    "this build of gruff cannot make a model call a tool; `tool_choice` is auto or none";
-                return Err(ApiError::unsupported("tool_choice", message));
+                    "`tool_choice` is auto, none, any (of the `tools` that there are), or tool with a `name`";
+                return Err(ApiError::field("tool_choice", message));
             }
         }
         match self.service_tier.as_deref() {
@@ -111,12 +112,14 @@ impl MessagesRequest {
         Ok(ChatJob {
             messages: convert::messages(self.system.as_ref(), &self.messages)?,
             tools,
+            form: Form { schema: None, calls },
             parallel_tool_calls: !choice.is_some_and(|choice| choice.disable_parallel_tool_use),
             n: 1,
             stops: stops(self.stop_sequences.map(OneOrMany::Many))
                 .map_err(|error| ApiError { param: Some("stop_sequences".to_owned()), ..error })?,
             config: sampling.config(&service.generation_config)?,
             reasoning,
+            reasoning_budget,
             variables: Map::new(),
         })
     }

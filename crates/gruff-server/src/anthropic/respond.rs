@@ -145,7 +145,7 @@ impl Answer {
         let mut finish = None;
         while let Some((_, event)) = self.run.next().await? {
             match event {
-                ChatEvent::Output(event) => drop(self.blocks.push(&event)),
+                ChatEvent::Output(event, _) => drop(self.blocks.push(&event)),
                 ChatEvent::Finished(finished) => finish = Some(finished),
             }
         }
@@ -161,7 +161,7 @@ impl Answer {
         let finish = loop {
             let mut events = Vec::new();
             match frames.wait(self.run.next()).await? {
-                Ok(Some((_, ChatEvent::Output(event)))) => events = self.blocks.push(&event),
+                Ok(Some((_, ChatEvent::Output(event, _)))) => events = self.blocks.push(&event),
                 Ok(Some((_, ChatEvent::Finished(finish)))) => {
                     self.blocks.close(&mut events);
                     for (name, event) in &events {

@@ -12,14 +12,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::envelope::Envelope;
-use super::{StreamOptions, check_service_tier, check_tool_choice};
+use super::{StreamOptions, check_defaults, check_service_tier, tool_choice};
 use crate::answer::timings;
 use crate::api_error::ApiError;
 use crate::body::{self, reply};
 use crate::chat::{ChatEvent, ChatJob, ChatRun, Finish, check_tools};
+use crate::form::Form;
 use crate::ids;
+use crate::logprobs::{self, TokenLogprob};
 use crate::registry::Registry;
-use crate::sampling::{OneOrMany, Sampling, constraint, stops};
+use crate::sampling::{OneOrMany, Sampling, schema, stops};
 use crate::service::Service;
 use crate::sse::{self, Frames, Gone};
 
@@ -52,9 +54,14 @@ pub(crate) struct ChatRequest {
     top_logprobs: Option<usize>,
     response_format: Option<Value>,
     reasoning_effort: Option<String>,
+    /// Tokens that the answer may reason with.
+    reasoning_budget: Option<usize>,
     chat_template_kwargs: Option<Map<String, Value>>,
     store: Option<bool>,
     service_tier: Option<String>,
+    modalities: Option<Vec<String>>,
+    verbosity: Option<String>,
+    prompt_cache_retention: Option<String>,
     /// Labels for the caller's own records; nothing depends on them.
     #[serde(rename = "user")]
     _user: Option<String>,
@@ -69,17 +76,20 @@ pub(crate) struct ChatRequest {
 impl ChatRequest {
     /// Refuses what cannot be honoured.
     fn check(&self) -> Result<(), ApiError> {
-        if self.logprobs == Some(true) || self.top_logprobs.is_some_and(|count| count > 0) {
-            return Err(ApiError::unsupported(
-                "logprobs",
-                "this build of gruff gives no `logprobs`; leave it out",
-            ));
+        logprobs::check("top_logprobs", self.top_logprobs)?;
+        if self.top_logprobs.is_some_and(|count| count > 0) && self.logprobs != Some(true) {
+            return Err(ApiError::field("top_logprobs", "`top_logprobs` belong to `logprobs: true`"));
         }
         if self.store == Some(true) {
             return Err(ApiError::unsupported("store", "this server stores no answers; leave `store` out"));
         }
         check_service_tier(self.service_tier.as_deref())?;
-        check_tool_choice(self.tool_choice.as_ref())?;
+        check_defaults(
+            self.modalities.as_deref(),
+            self.verbosity.as_deref(),
+            self.prompt_cache_retention.as_deref(),
+        )?;
+        self.stream_options.map_or(Ok(()), StreamOptions::check)?;
         if self.stream_options.is_some() && !self.stream {
             return Err(ApiError::field("stream_options", "`stream_options` belong to `stream: true`"));
         }
@@ -87,9 +97,10 @@ impl ChatRequest {
     }
 
     fn job(self, service: &Service) -> Result<ChatJob, ApiError> {
-        let no_tools = self.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
-        let tools = self.tools.filter(|_| !no_tools).unwrap_or_default();
+        let tools = self.tools.unwrap_or_default();
         check_tools(&tools)?;
+        let tool_choice::Chosen { tools, calls } = tool_choice::read(self.tool_choice.as_ref(), tools)?;
+        let schema = schema("response_format", self.response_format.as_ref())?;
         let mut variables = Map::new();
         let mut reasoning = None;
         if let Some(effort) = self.reasoning_effort {
@@ -108,16 +119,18 @@ impl ChatRequest {
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias,
             seed: self.seed,
-            constraint: constraint("response_format", self.response_format.as_ref())?,
+            logprobs: (self.logprobs == Some(true)).then(|| self.top_logprobs.unwrap_or(0)),
         };
         Ok(ChatJob {
             messages: self.messages,
             tools,
+            form: Form { schema, calls },
             parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
             n: self.n.unwrap_or(1),
             stops: stops(self.stop)?,
             config: sampling.config(&service.generation_config)?,
             reasoning,
+            reasoning_budget: self.reasoning_budget,
             variables,
         })
     }
@@ -136,9 +149,9 @@ pub(crate) async fn create(
     let object = if stream { "chat.completion.chunk" } else { "chat.completion" };
     let envelope = Envelope::new(&service, "chatcmpl-", object, request.stream_options);
     let job = request.job(&service)?;
-    let n = job.n;
+    let (n, logprobs) = (job.n, job.config.logprobs.is_some());
     let run = service.chat(job).await?;
-    let answers = Answers { envelope, run, n };
+    let answers = Answers { envelope, run, n, logprobs };
     match stream {
         true => Ok(sse::stream(|frames| answers.stream(frames))),
         false => answers.whole().await,
@@ -150,44 +163,57 @@ struct Answers {
     envelope: Envelope,
     run: ChatRun,
     n: usize,
+    /// Whether tokens are told of.
+    logprobs: bool,
+}
+
+/// One answer, added up.
+#[derive(Default)]
+struct Whole {
+    parsed: ParsedOutput,
+    ids: Vec<String>,
+    logprobs: Vec<TokenLogprob>,
+    finish: Option<Finish>,
 }
 
 impl Answers {
     /// The response as one object.
     async fn whole(self) -> Result<Response, ApiError> {
-        let Self { envelope, mut run, n } = self;
-        let mut answers: Vec<(ParsedOutput, Vec<String>, Option<Finish>)> =
-            (0..n).map(|_| Default::default()).collect();
+        let Self { envelope, mut run, n, logprobs } = self;
+        let mut answers: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
         while let Some((index, event)) = run.next().await? {
-            let Some((parsed, ids, finish)) = answers.get_mut(index) else { continue };
+            let Some(answer) = answers.get_mut(index) else { continue };
             match event {
-                ChatEvent::Output(event) => {
+                ChatEvent::Output(event, tokens) => {
                     if let OutputEvent::CallStart { id, .. } = &event {
-                        ids.push(call_id(id));
+                        answer.ids.push(call_id(id));
                     }
-                    parsed.push(event);
+                    answer.parsed.push(event);
+                    answer.logprobs.extend(tokens);
                 }
-                ChatEvent::Finished(finished) => *finish = Some(finished),
+                ChatEvent::Finished(finished) => answer.finish = Some(finished),
             }
         }
         let mut usages = Vec::with_capacity(n);
         let mut choices = Vec::with_capacity(n);
-        for (index, (parsed, ids, finish)) in answers.into_iter().enumerate() {
-            let finish = finish.ok_or_else(ApiError::stopped)?;
+        let mut reasoned = 0;
+        for (index, answer) in answers.into_iter().enumerate() {
+            let finish = answer.finish.ok_or_else(ApiError::stopped)?;
             usages.push(finish.usage);
+            reasoned += finish.reasoning_tokens;
             choices.push(json!({
                 "index": index,
-                "message": message(&parsed, &ids),
-                "logprobs": null,
+                "message": message(&answer.parsed, &answer.ids),
+                "logprobs": logprobs.then(|| logprobs::content(&answer.logprobs)),
                 "finish_reason": finish.reason,
             }));
         }
-        Ok(reply(&envelope.whole(choices, run.prompt_tokens, &usages)))
+        Ok(reply(&envelope.whole(choices, run.prompt_tokens, &usages, Some(reasoned))))
     }
 
     /// The response as chunks.
     async fn stream(self, frames: Frames) -> Result<(), Gone> {
-        let Self { envelope, mut run, n } = self;
+        let Self { envelope, mut run, n, logprobs } = self;
         let chunk = |index: usize, delta: Value, reason: Option<&str>| {
             envelope.chunk(json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": reason}))
         };
@@ -195,15 +221,21 @@ impl Answers {
             frames.data(&chunk(index, json!({"role": "assistant", "content": ""}), None)).await?;
         }
         let mut usages: Vec<Usage> = Vec::with_capacity(n);
+        let mut reasoned = 0;
         loop {
             match frames.wait(run.next()).await? {
-                Ok(Some((index, ChatEvent::Output(event)))) => {
+                Ok(Some((index, ChatEvent::Output(event, tokens)))) => {
                     if let Some(delta) = delta(event) {
-                        frames.data(&chunk(index, delta, None)).await?;
+                        let mut chunk = chunk(index, delta, None);
+                        if logprobs && !tokens.is_empty() {
+                            chunk["choices"][0]["logprobs"] = logprobs::content(&tokens);
+                        }
+                        frames.data(&chunk).await?;
                     }
                 }
                 Ok(Some((index, ChatEvent::Finished(finish)))) => {
                     usages.push(finish.usage);
+                    reasoned += finish.reasoning_tokens;
                     let mut last = chunk(index, json!({}), Some(finish.reason));
                     if n == 1 {
                         last["timings"] = timings(&finish.usage);
@@ -215,7 +247,7 @@ impl Answers {
                 Err(error) => return frames.data(&error.body()).await,
             }
         }
-        envelope.end(&frames, run.prompt_tokens, &usages).await
+        envelope.end(&frames, run.prompt_tokens, &usages, Some(reasoned)).await
     }
 }
 

@@ -36,9 +36,15 @@ impl Envelope {
     }
 
     /// The response as one object.
-    pub(crate) fn whole(&self, choices: Vec<Value>, prompt_tokens: usize, usages: &[Usage]) -> Value {
+    pub(crate) fn whole(
+        &self,
+        choices: Vec<Value>,
+        prompt_tokens: usize,
+        usages: &[Usage],
+        reasoning_tokens: Option<usize>,
+    ) -> Value {
         let mut response = self.with_choices(Value::from(choices));
-        response["usage"] = usage(prompt_tokens, usages);
+        response["usage"] = usage(prompt_tokens, usages, reasoning_tokens);
         if let [one] = usages {
             response["timings"] = timings(one);
         }
@@ -60,10 +66,11 @@ impl Envelope {
         frames: &Frames,
         prompt_tokens: usize,
         usages: &[Usage],
+        reasoning_tokens: Option<usize>,
     ) -> Result<(), Gone> {
         if self.include_usage {
             let mut last = self.with_choices(json!([]));
-            last["usage"] = usage(prompt_tokens, usages);
+            last["usage"] = usage(prompt_tokens, usages, reasoning_tokens);
             frames.data(&last).await?;
         }
         frames.raw("data: [DONE]\n\n".to_owned()).await

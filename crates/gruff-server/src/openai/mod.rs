@@ -2,12 +2,14 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod envelope;
+pub(crate) mod embeddings;
+pub(crate) mod envelope;
 pub(crate) mod models;
+pub(crate) mod rerank;
 pub(crate) mod responses;
+mod tool_choice;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::api_error::ApiError;
 
@@ -18,6 +20,41 @@ pub(crate) struct StreamOptions {
     /// Whether a last chunk tells the usage.
     #[serde(default)]
     pub(crate) include_usage: bool,
+    /// Whether chunks are padded, to hide their sizes; they are not.
+    include_obfuscation: Option<bool>,
+}
+
+impl StreamOptions {
+    /// Refuses what cannot be honoured.
+    fn check(self) -> Result<(), ApiError> {
+        match self.include_obfuscation {
+            Some(true) => Err(ApiError::unsupported(
+                "stream_options.include_obfuscation",
+                "nothing is added to streams here; leave `include_obfuscation` out",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses what is not text, a length that models here are not asked for, and a cache that outlives the server's.
+fn check_defaults(
+    modalities: Option<&[String]>,
+    verbosity: Option<&str>,
+    retention: Option<&str>,
+) -> Result<(), ApiError> {
+    if modalities.is_some_and(|modalities| modalities != ["text"]) {
+        return Err(ApiError::unsupported("modalities", "answers are text; leave `modalities` out"));
+    }
+    if verbosity.is_some_and(|verbosity| verbosity != "medium") {
+        return Err(ApiError::unsupported("verbosity", "models here know no `verbosity`; leave it out"));
+    }
+    if retention.is_some_and(|retention| !matches!(retention, "in_memory" | "in-memory")) {
+        let message =
+            "prompts are kept in memory, as long as there is room; leave `prompt_cache_retention` out";
+        return Err(ApiError::unsupported("prompt_cache_retention", message));
+    }
+    Ok(())
 }
 
 /// Refuses a tier that this server does not have.
@@ -25,17 +62,5 @@ fn check_service_tier(tier: Option<&str>) -> Result<(), ApiError> {
     match tier {
         None | Some("auto" | "default") => Ok(()),
         Some(_) => Err(ApiError::unsupported("service_tier", "there is one tier; leave `service_tier` out")),
-    }
-}
-
-/// Refuses to make a model call a tool.
-fn check_tool_choice(choice: Option<&Value>) -> Result<(), ApiError> {
-    match choice {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::String(choice)) if choice == "auto" || choice == "none" => Ok(()),
-        Some(_) => Err(ApiError::unsupported(
-            "tool_choice",
-            "this build of gruff cannot make a model call a tool; `tool_choice` is \"auto\" or \"none\"",
-        )),
     }
 }

@@ -104,7 +104,6 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     let server = Running::shared();
     for (fields, param) in [
         (json!({"frobnicate": 1}), "frobnicate"),
-        (json!({"logprobs": true}), "logprobs"),
         (json!({"response_format": {"type": "poem"}}), "response_format"),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
@@ -117,6 +116,7 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (json!({"logit_bias": {"x": 1}}), "logit_bias"),
         (json!({"logit_bias": {"999999": 1}}), "logit_bias"),
         (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "custom"}}), "tool_choice"),
         (json!({"store": true}), "store"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"top_p": 2}), "top_p"),
@@ -222,5 +222,42 @@ fn fields_that_routers_add_are_taken_where_they_change_nothing() {
     assert!(text.as_str().unwrap().contains("Paris"), "{text}");
     for (field, value) in [("ignore_eos", true), ("skip_special_tokens", false), ("frobnicate", false)] {
         assert_eq!(ask(json!({field: value})).error(400)["param"], field);
+    }
+}
+
+#[test]
+fn reasoning_ends_at_its_budget_and_a_document_follows_it() {
+    let server = Running::shared();
+    let schema = json!({"type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"],
+                        "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    for budget in [0, 6] {
+        let fields = json!({"reasoning_effort": "low", "reasoning_budget": budget, "response_format": format,
+                            "max_tokens": 200, "temperature": 1, "seed": 3});
+        let answer = server.post(PATH, &with(fields.clone())).ok();
+        let message = &answer["choices"][0]["message"];
+        let value: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+        assert!(value["sunny"].is_boolean(), "{answer}");
+        let reasoned = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+        assert!(reasoned <= budget + 4, "{answer}");
+        let thought = message["reasoning_content"].as_str().unwrap_or_default();
+        assert_eq!(thought.is_empty(), budget == 0, "{answer}");
+        let mut streamed = with(fields);
+        streamed["stream"] = json!(true);
+        let (events, _) = server.post(PATH, &streamed).events();
+        assert_eq!(collect(&events, 0, "reasoning_content"), thought);
+    }
+}
+
+#[test]
+fn a_field_of_the_wrong_kind_is_named() {
+    let server = Running::shared();
+    for (fields, param) in [
+        (json!({"max_tokens": "many"}), "max_tokens"),
+        (json!({"stream_options": {"include_usage": 3}}), "stream_options.include_usage"),
+        (json!({"stream_options": {"frobnicate": true}}), "stream_options.frobnicate"),
+        (json!({"messages": 3}), "messages"),
+    ] {
+        assert_eq!(server.post(PATH, &with(fields.clone())).error(400)["param"], param, "{fields}");
     }
 }

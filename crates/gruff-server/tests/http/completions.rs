@@ -42,9 +42,12 @@ fn prompts_of_every_kind_are_continued() {
     assert_eq!(text(&stopped, 0), expected[..expected.find(&stop).unwrap()]);
 
     for (fields, param) in [
-        (json!({"logprobs": 3}), "logprobs"),
+        (json!({"logprobs": 21}), "logprobs"),
         (json!({"suffix": "end"}), "suffix"),
-        (json!({"best_of": 4}), "best_of"),
+        (json!({"best_of": 1, "n": 2}), "best_of"),
+        (json!({"best_of": 2, "stream": true}), "best_of"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"suffix": "end", "echo": true}), "echo"),
         (json!({"prompt": ""}), "prompt"),
         (json!({"prompt": [999_999_999]}), "prompt"),
         (json!({"messages": []}), "messages"),

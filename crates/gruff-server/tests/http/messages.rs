@@ -51,7 +51,7 @@ fn errors_have_anthropics_form() {
         (json!({"frobnicate": 1}), "frobnicate"),
         (json!({"max_tokens": null}), "max_tokens"),
         (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
-        (json!({"thinking": {"type": "enabled", "budget_tokens": 2000}}), "thinking"),
+        (json!({"thinking": {"type": "sometimes", "budget_tokens": 2000}}), "thinking"),
         (json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}), "tool"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),

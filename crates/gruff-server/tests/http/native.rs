@@ -11,6 +11,20 @@ fn tokens_and_back() {
     assert_eq!(content["content"], "Hello world <b>é</b>");
     let pieces = server.post("/tokenize", &json!({"content": "Hello", "with_pieces": true})).ok();
     assert!(pieces["tokens"][0]["piece"].is_string());
+    // vLLM's form, which adds special tokens unless told otherwise.
+    let plain = server.post("/tokenize", &json!({"prompt": "Hello", "add_special_tokens": false})).ok();
+    assert_eq!(plain["tokens"], server.post("/tokenize", &json!({"content": "Hello"})).ok()["tokens"]);
+    assert_eq!(plain["count"], plain["tokens"].as_array().unwrap().len());
+    let text = server.post("/detokenize", &json!({"tokens": plain["tokens"]})).ok();
+    assert_eq!((&text["prompt"], &text["content"]), (&json!("Hello"), &json!("Hello")));
+    let info = server.get("/tokenizer_info").ok();
+    assert!(
+        info["eos_token"].is_string() && info["chat_template"].as_str().unwrap().contains("message"),
+        "{info}"
+    );
+    for bad in [json!({}), json!({"content": "a", "prompt": "a"})] {
+        assert_eq!(server.post("/tokenize", &bad).error(400)["param"], "content");
+    }
     assert_eq!(server.post("/detokenize", &json!({"tokens": [u32::MAX]})).error(400)["param"], "tokens");
     assert_eq!(server.post("/tokenize", &json!({"content": "a", "x": 1})).error(400)["param"], "x");
 }

@@ -16,7 +16,6 @@ pub(super) fn tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
         let mut function = tool.clone();
         if let Some(fields) = function.as_object_mut() {
             fields.remove("type");
-            fields.remove("strict");
         }
         Ok(json!({"type": "function", "function": function}))
     };

@@ -14,16 +14,21 @@ use gruff::floors::text::chat::ReasoningMode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{check_service_tier, check_tool_choice};
+use super::{StreamOptions, check_defaults, check_service_tier, tool_choice};
 use crate::api_error::ApiError;
 use crate::body;
 use crate::chat::{ChatJob, check_tools};
+use crate::form::Form;
+use crate::logprobs;
 use crate::registry::Registry;
-use crate::sampling::{Sampling, constraint};
+use crate::sampling::{Sampling, schema};
 use crate::service::Service;
 use crate::sse;
 use output::Answer;
 pub(crate) use store::Store;
+
+/// What `include` may ask for.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// A request, as OpenAI's reference has it.
 #[derive(Debug, Deserialize)]
@@ -50,6 +55,8 @@ struct ResponsesRequest {
     background: Option<bool>,
     include: Option<Vec<String>>,
     service_tier: Option<String>,
+    stream_options: Option<StreamOptions>,
+    prompt_cache_retention: Option<String>,
     top_logprobs: Option<usize>,
     metadata: Option<Map<String, Value>>,
     /// Labels for the caller's own records; nothing depends on them.
@@ -80,9 +87,14 @@ impl ResponsesRequest {
     /// Refuses what cannot be honoured.
     fn check(&self) -> Result<(), ApiError> {
         let refuse = |param: &str, message: &str| Err(ApiError::unsupported(param, message));
-        if self.text.as_ref().is_some_and(|text| text.verbosity.is_some()) {
-            return refuse("text", "models here know no `text.verbosity`; leave it out");
-        }
+        let verbosity = self.text.as_ref().and_then(|text| text.verbosity.as_deref());
+        check_defaults(None, verbosity, self.prompt_cache_retention.as_deref()).map_err(
+            |error| match error.param.as_deref() {
+                Some("verbosity") => ApiError { param: Some("text".to_owned()), ..error },
+                _ => error,
+            },
+        )?;
+        self.stream_options.map_or(Ok(()), StreamOptions::check)?;
         if self.reasoning.as_ref().is_some_and(|reasoning| reasoning.summary.is_some()) {
             return refuse("reasoning", "reasoning is given as it is; leave `reasoning.summary` out");
         }
@@ -92,14 +104,11 @@ impl ResponsesRequest {
         if self.background == Some(true) {
             return refuse("background", "answers are given at once; leave `background` out");
         }
-        if self.include.as_ref().is_some_and(|include| !include.is_empty()) {
-            return refuse("include", "there is nothing to include; leave `include` out");
+        if self.include.iter().flatten().any(|part| part != LOGPROBS) {
+            return refuse("include", "of what may be included there is `message.output_text.logprobs` here");
         }
-        if self.top_logprobs.is_some_and(|count| count > 0) {
-            return refuse("top_logprobs", "this build of gruff gives no logprobs; leave `top_logprobs` out");
-        }
-        check_service_tier(self.service_tier.as_deref())?;
-        check_tool_choice(self.tool_choice.as_ref())
+        logprobs::check("top_logprobs", self.top_logprobs)?;
+        check_service_tier(self.service_tier.as_deref())
     }
 
     /// What the response repeats of the request.
@@ -119,6 +128,7 @@ impl ResponsesRequest {
             "text": {"format": form},
             "truncation": "disabled",
             "store": self.store.unwrap_or(true),
+            "top_logprobs": self.top_logprobs.unwrap_or(0),
             "metadata": self.metadata.clone().unwrap_or_default(),
         });
         fields.as_object().cloned().unwrap_or_default()
@@ -141,29 +151,34 @@ impl ResponsesRequest {
             // They hold for this answer alone.
             messages.insert(0, gruff::Message::system(instructions));
         }
-        let no_tools = self.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
-        let tools = if no_tools { Vec::new() } else { input::tools(&self.tools)? };
+        let tools = input::tools(&self.tools)?;
         check_tools(&tools)?;
+        let tool_choice::Chosen { tools, calls } = tool_choice::read(self.tool_choice.as_ref(), tools)?;
+        let schema = schema("text", self.text.as_ref().and_then(|text| text.format.as_ref()))?;
         let effort = self.reasoning.and_then(|reasoning| reasoning.effort);
         let reasoning = effort
             .as_ref()
             .map(|effort| if effort == "none" { ReasoningMode::Off } else { ReasoningMode::On });
         let variables = effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort)));
+        let included = self.include.iter().flatten().any(|part| part == LOGPROBS)
+            || self.top_logprobs.is_some_and(|count| count > 0);
         let sampling = Sampling {
             max_tokens: self.max_output_tokens,
             temperature: self.temperature,
             top_p: self.top_p,
-            constraint: constraint("text", self.text.as_ref().and_then(|text| text.format.as_ref()))?,
+            logprobs: included.then_some(self.top_logprobs.unwrap_or(0)),
             ..Sampling::default()
         };
         Ok(ChatJob {
             messages,
             tools,
+            form: Form { schema, calls },
             parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
             n: 1,
             stops: Vec::new(),
             config: sampling.config(&service.generation_config)?,
             reasoning,
+            reasoning_budget: None,
             variables: variables.into_iter().collect(),
         })
     }

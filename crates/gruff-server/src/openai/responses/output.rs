@@ -11,6 +11,7 @@ use crate::api_error::ApiError;
 use crate::body::reply;
 use crate::chat::{ChatEvent, ChatRun, Finish};
 use crate::ids;
+use crate::logprobs::TokenLogprob;
 use crate::openai::chat::call_id;
 use crate::service::Service;
 use crate::sse::{Frames, Gone};
@@ -40,7 +41,8 @@ type Told = Vec<(&'static str, Value)>;
 
 impl Items {
     /// Takes an event in; gives what a stream tells of it.
-    fn push(&mut self, event: &OutputEvent) -> Told {
+    fn push(&mut self, event: &OutputEvent, logprobs: &[TokenLogprob]) -> Told {
+        let logprobs: Vec<Value> = logprobs.iter().map(TokenLogprob::chat).collect();
         let mut told = Vec::new();
         match event {
             OutputEvent::Reasoning(text) => {
@@ -49,14 +51,14 @@ impl Items {
                     "reasoning",
                     || json!({"id": ids::id("rs_"), "type": "reasoning", "summary": [], "content": []}),
                     &part,
-                    text,
+                    (text, logprobs),
                     &mut told,
                 );
             }
             OutputEvent::Content(text) => {
                 let part = json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []});
                 let item = || json!({"id": ids::id("msg_"), "type": "message", "role": "assistant", "status": "in_progress", "content": []});
-                self.text("message", item, &part, text, &mut told);
+                self.text("message", item, &part, (text, logprobs), &mut told);
             }
             OutputEvent::CallStart { id, name, .. } => {
                 self.close(&mut told);
@@ -76,7 +78,14 @@ impl Items {
     }
 
     /// More text of an item of that kind.
-    fn text(&mut self, kind: &str, item: impl FnOnce() -> Value, part: &Value, text: &str, told: &mut Told) {
+    fn text(
+        &mut self,
+        kind: &str,
+        item: impl FnOnce() -> Value,
+        part: &Value,
+        (text, logprobs): (&str, Vec<Value>),
+        told: &mut Told,
+    ) {
         if !self.open || self.all.last().is_none_or(|last| last["type"] != kind) {
             self.close(told);
             self.begin(item(), told);
@@ -88,8 +97,15 @@ impl Items {
         append(self.all.last_mut().and_then(|item| item.pointer_mut("/content/0/text")), text);
         let (name, delta) = match kind {
             "reasoning" => ("response.reasoning_text.delta", json!({"content_index": 0, "delta": text})),
-            _ => ("response.output_text.delta", json!({"content_index": 0, "delta": text, "logprobs": []})),
+            _ => {
+                let delta = json!({"content_index": 0, "delta": text, "logprobs": logprobs});
+                ("response.output_text.delta", delta)
+            }
         };
+        let whole = self.all.last_mut().and_then(|item| item.pointer_mut("/content/0/logprobs"));
+        if let Some(Value::Array(whole)) = whole {
+            whole.extend(logprobs);
+        }
         told.push((name, self.place(delta)));
     }
 
@@ -126,7 +142,7 @@ impl Items {
                 true => ("response.reasoning_text.done", json!({"content_index": 0, "text": part["text"]})),
                 false => (
                     "response.output_text.done",
-                    json!({"content_index": 0, "text": part["text"], "logprobs": []}),
+                    json!({"content_index": 0, "text": part["text"], "logprobs": part["logprobs"]}),
                 ),
             };
             told.push((name, self.place(fields.take())));
@@ -198,8 +214,8 @@ impl Answer {
         response
     }
 
-    fn take(&mut self, event: OutputEvent) -> Told {
-        let told = self.items.push(&event);
+    fn take(&mut self, event: OutputEvent, logprobs: &[TokenLogprob]) -> Told {
+        let told = self.items.push(&event, logprobs);
         self.parsed.push(event);
         told
     }
@@ -220,7 +236,7 @@ impl Answer {
         let mut finish = None;
         while let Some((_, event)) = self.run.next().await? {
             match event {
-                ChatEvent::Output(event) => drop(self.take(event)),
+                ChatEvent::Output(event, logprobs) => drop(self.take(event, &logprobs)),
                 ChatEvent::Finished(finished) => finish = Some(finished),
             }
         }
@@ -237,7 +253,9 @@ impl Answer {
         }
         loop {
             match numbered.frames.wait(self.run.next()).await? {
-                Ok(Some((_, ChatEvent::Output(event)))) => numbered.send_all(self.take(event)).await?,
+                Ok(Some((_, ChatEvent::Output(event, logprobs)))) => {
+                    numbered.send_all(self.take(event, &logprobs)).await?;
+                }
                 Ok(Some((_, ChatEvent::Finished(finish)))) => {
                     let mut told = Vec::new();
                     self.items.close(&mut told);
@@ -297,7 +315,7 @@ mod tests {
             OutputEvent::CallArguments { index: 0, text: "1}".to_owned() },
             OutputEvent::CallEnd { index: 0 },
         ];
-        let told: Told = events.iter().flat_map(|event| items.push(event)).collect();
+        let told: Told = events.iter().flat_map(|event| items.push(event, &[])).collect();
         let names: Vec<_> = told.iter().map(|(name, _)| name.trim_start_matches("response.")).collect();
         let expected = [
             "output_item.added",

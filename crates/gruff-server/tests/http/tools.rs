@@ -1,0 +1,182 @@
+use serde_json::{Value, json};
+
+use crate::client::Running;
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn tools() -> Value {
+    let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}});
+    json!([
+        tool(
+            "weather",
+            json!({"type": "object", "required": ["city", "days"], "properties": {
+            "city": {"type": "string", "maxLength": 10}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}})
+        ),
+        tool("now", json!({"type": "object", "properties": {}})),
+        tool(
+            "pick",
+            json!({"type": "object", "required": ["colour"], "properties": {"colour": {"enum": ["red", "green"]}}})
+        ),
+    ])
+}
+
+fn request(fields: Value) -> Value {
+    let mut request = json!({"messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+                             "tools": tools(), "temperature": 1.2, "max_tokens": 400});
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    request
+}
+
+fn check(call: &Value) {
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    let fields = arguments.as_object().unwrap().len();
+    match call["function"]["name"].as_str().unwrap() {
+        "weather" => {
+            assert!(arguments["city"].as_str().unwrap().chars().count() <= 10, "{call}");
+            assert!((1..=9).contains(&arguments["days"].as_u64().unwrap()) && fields == 2, "{call}");
+        }
+        "now" => assert_eq!(arguments, json!({})),
+        "pick" => assert!(["red", "green"].contains(&arguments["colour"].as_str().unwrap()) && fields == 1),
+        name => panic!("{name}"),
+    }
+}
+
+#[test]
+fn a_model_is_made_to_call_tools() {
+    let server = Running::shared();
+    for seed in 0..3 {
+        for choice in [
+            json!("required"),
+            json!({"type": "function", "function": {"name": "weather"}}),
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                {"type": "function", "function": {"name": "pick"}}, {"type": "function", "function": {"name": "now"}}]}}),
+        ] {
+            let fields = json!({"tool_choice": choice, "parallel_tool_calls": false, "seed": seed});
+            let answer = server.post(CHAT, &request(fields)).ok();
+            let choice_of = &answer["choices"][0];
+            assert_eq!(choice_of["finish_reason"], "tool_calls", "{answer}");
+            let calls = choice_of["message"]["tool_calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 1, "{answer}");
+            check(&calls[0]);
+            let name = calls[0]["function"]["name"].as_str().unwrap();
+            match choice["type"].as_str() {
+                Some("function") => assert_eq!(name, "weather"),
+                Some("allowed_tools") => assert_ne!(name, "weather"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_are_asked_for_are_streamed_and_cut_by_length() {
+    let server = Running::shared();
+    let choice = json!({"type": "function", "function": {"name": "weather"}});
+    let fields = json!({"tool_choice": choice, "parallel_tool_calls": false, "seed": 5, "temperature": 0});
+    let whole = server.post(CHAT, &request(fields.clone())).ok();
+    let call = &whole["choices"][0]["message"]["tool_calls"][0]["function"];
+    let mut streamed = request(fields.clone());
+    streamed["stream"] = json!(true);
+    let (events, done) = server.post(CHAT, &streamed).events();
+    assert!(done);
+    let parts =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array()).flatten();
+    let text = |field: &str| -> String {
+        parts.clone().filter_map(|part| part["function"][field].as_str()).collect()
+    };
+    assert_eq!(
+        (Value::from(text("name")), Value::from(text("arguments"))),
+        (call["name"].clone(), call["arguments"].clone())
+    );
+    let mut cut = request(fields);
+    cut["max_tokens"] = json!(3);
+    assert_eq!(server.post(CHAT, &cut).ok()["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn strict_functions_and_documents_among_tools() {
+    let server = Running::shared();
+    let mut strict = tools();
+    strict[0]["function"]["strict"] = json!(true);
+    for seed in 0..2 {
+        let answer = server.post(CHAT, &request(json!({"tools": strict, "seed": seed}))).ok();
+        for call in answer["choices"][0]["message"]["tool_calls"].as_array().into_iter().flatten() {
+            check(call);
+        }
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            "type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"], "additionalProperties": false}}});
+        let answer = server.post(CHAT, &request(json!({"response_format": format, "seed": seed}))).ok();
+        let message = &answer["choices"][0]["message"];
+        match message["tool_calls"].as_array() {
+            Some(calls) => calls.iter().for_each(check),
+            None => {
+                let value: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+                assert!(value["sunny"].is_boolean(), "{value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn schemas_that_cannot_be_followed_are_refused_by_their_place() {
+    let server = Running::shared();
+    let mut bad = tools();
+    bad[2]["function"]["parameters"]["properties"]["colour"] = json!({"type": "nothing"});
+    let error = server.post(CHAT, &request(json!({"tools": bad, "tool_choice": "required"}))).error(400);
+    assert_eq!(error["param"], "tools[2]", "{error}");
+    let error = server.post(CHAT, &request(json!({"tools": [], "tool_choice": "required"}))).error(400);
+    assert_eq!(error["param"], "tool_choice");
+    let unknown = json!({"type": "function", "function": {"name": "other"}});
+    assert_eq!(
+        server.post(CHAT, &request(json!({"tool_choice": unknown}))).error(400)["param"],
+        "tool_choice"
+    );
+}
+
+#[test]
+fn the_other_apis_ask_for_calls_too() {
+    let server = Running::shared();
+    let flat: Vec<Value> = tools()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| {
+            let mut flat = tool["function"].clone();
+            flat["type"] = json!("function");
+            flat
+        })
+        .collect();
+    let answer = server
+        .post(
+            "/v1/responses",
+            &json!({"input": "Weather?", "tools": flat, "tool_choice": "required",
+        "parallel_tool_calls": false, "temperature": 1}),
+        )
+        .ok();
+    let call =
+        answer["output"].as_array().unwrap().iter().find(|item| item["type"] == "function_call").unwrap();
+    check(&json!({"function": call}));
+    let tools: Vec<Value> =
+        flat.iter().map(|tool| json!({"name": tool["name"], "input_schema": tool["parameters"]})).collect();
+    for (choice, name) in [
+        (json!({"type": "any", "disable_parallel_tool_use": true}), None),
+        (json!({"type": "tool", "name": "pick", "disable_parallel_tool_use": true}), Some("pick")),
+    ] {
+        let request = json!({"messages": [{"role": "user", "content": "Go."}], "max_tokens": 300, "temperature": 1,
+                             "tools": tools, "tool_choice": choice});
+        let answer = server.post("/v1/messages", &request).ok();
+        assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+        let block =
+            answer["content"].as_array().unwrap().iter().find(|block| block["type"] == "tool_use").unwrap();
+        check(&json!({"function": {"name": block["name"], "arguments": block["input"].to_string()}}));
+        assert!(name.is_none_or(|name| block["name"] == name));
+    }
+    let error = server
+        .post(
+            "/v1/messages",
+            &json!({"messages": [{"role": "user", "content": "Go."}], "max_tokens": 9,
+        "tools": tools, "tool_choice": {"type": "tool", "name": "other"}}),
+        )
+        .error(400);
+    assert!(error["message"].as_str().unwrap().contains("other"), "{error}");
+}
