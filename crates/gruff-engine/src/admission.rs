@@ -11,18 +11,25 @@ use crate::{Event, Result};
 
 impl Engine {
     /// Moves waiting requests to the running ones, in the order of arrival, while there are slots for all of their
-    /// sequences and pages for what they have to compute. Those begin with what the prefix cache holds of them.
+    /// sequences and pages for what they have to compute. Those begin with what the prefix cache holds of them; one
+    /// that begins like a prompt which is being computed waits for that, and lets others pass.
     pub(crate) fn admit(&mut self) -> Result<()> {
         self.refresh();
         let mut used: usize = self.running.iter().map(Job::width).sum();
-        while let Some(mut job) = self.waiting.pop_front() {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        while let Some(mut job) = waiting.pop_front() {
+            if self.is_being_computed(&job) {
+                self.waiting.push_back(job);
+                continue;
+            }
             used += job.width();
             if used > self.options.max_sequences || !self.begin(&mut job)? {
-                self.waiting.push_front(job);
-                return Ok(());
+                self.waiting.push_back(job);
+                break;
             }
             self.running.push(job);
         }
+        self.waiting.append(&mut waiting);
         Ok(())
     }
 

@@ -16,6 +16,9 @@ const LEAST_GAIN: usize = CHUNK;
 /// The same of a snapshot where no message ends.
 const LEAST_GAIN_WITHIN: usize = 2 * CHUNK;
 
+/// Tokens that another request must be computing for one to wait for them.
+const LEAST_WAIT: usize = 2 * CHUNK;
+
 /// Tokens from one snapshot to the next, at least and at most: steps should not be cut to small ones, and a model may
 /// have no keys and values to compare a snapshot with.
 const SPACING: (usize, usize) = (1024, 4096);
@@ -76,6 +79,17 @@ impl Keeper {
         next.map_or(usize::MAX, |stop| stop - past)
     }
 
+    /// Of the tokens that a sequence has still to compute, and no more than the first `common`, those that will be kept
+    /// for others.
+    fn will_keep(&self, sequence: &Sequence, common: usize) -> usize {
+        if !self.recurrent {
+            return common / PAGE_LEN * PAGE_LEN;
+        }
+        let spaced = common / self.spacing * self.spacing;
+        let stops = sequence.stops.iter().copied().chain([spaced]);
+        stops.filter(|stop| (sequence.past + 1..=common).contains(stop)).max().unwrap_or(0)
+    }
+
     /// Whether the state behind `len` tokens is worth keeping.
     fn is_stop(&self, sequence: &Sequence, len: usize) -> bool {
         if !self.enabled || !self.recurrent || sequence.states.is_some() {
@@ -108,6 +122,26 @@ impl Engine {
             return None;
         }
         self.prefix.lookup(&mut self.pages, sequence.adapters.as_ref(), &sequence.tokens)
+    }
+
+    /// Whether a request had better wait, since another one is computing what it begins with.
+    pub(crate) fn is_being_computed(&self, job: &Job) -> bool {
+        let saves = |first: &&Sequence| first.states.is_none() && first.untold().is_none();
+        let Some(first) = job.members.first().filter(saves).filter(|_| self.keeper.enabled) else {
+            return false;
+        };
+        let limit = first.tokens.len() - 1;
+        let reach = |other: &Sequence| {
+            let comparable =
+                other.states.is_none() && other.adapters == first.adapters && other.revision == self.revision;
+            if !comparable || other.decoding() || other.pending() == 0 {
+                return 0;
+            }
+            let common = other.tokens.iter().zip(&first.tokens[..limit]).take_while(|(a, b)| a == b).count();
+            self.keeper.will_keep(other, common)
+        };
+        let reach = self.running.iter().flat_map(|job| &job.members).map(reach).max().unwrap_or(0);
+        reach >= LEAST_WAIT && reach >= self.prefix.reach(first.adapters.as_ref(), &first.tokens) + LEAST_WAIT
     }
 
     /// Keeps what a request in progress has come to, for those who begin alike.

@@ -95,6 +95,38 @@ fn what_is_in_progress_is_shared() {
 }
 
 #[test]
+fn requests_that_come_together_compute_what_they_share_once() {
+    for recurrent in [false, true] {
+        let model = Adder::new(recurrent);
+        let mut engine = Engine::new(model.clone(), options(2048, 8)).unwrap();
+        let system = text(1, 1024);
+        let prompts: Vec<Vec<u32>> = (2..8).map(|seed| [&system[..], &text(seed, 40)].concat()).collect();
+        let ask = |prompt: &Vec<u32>| Request { borders: vec![1024], ..request(prompt, 10) };
+        let mut ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(ask(prompt)).unwrap()).collect();
+        // One that has nothing to do with them does not wait for them.
+        let other = engine.submit(request(&[1, 2, 3], 10)).unwrap();
+        let mut answers = Answers::default();
+        answers.step(&mut engine);
+        answers.step(&mut engine);
+        assert!(answers.tokens.contains_key(&other));
+        answers.go_on(&mut engine);
+        for (prompt, id) in prompts.iter().zip(&ids) {
+            assert_eq!(answers.tokens[id], expected(prompt, 10));
+        }
+        let least = 1024 + 6 * (40 + 9) + 3 + 9;
+        // Without recurrent state there is something to go on from in every step, and the last bit is not waited for.
+        let more = if recurrent { 0 } else { 5 * 128 };
+        assert!((least..=least + more).contains(&model.computed()), "{} of {least}", model.computed());
+        // Nor do those wait for ever whose example is given up.
+        ids = prompts.iter().map(|prompt| engine.submit(request(&prompt[500..], 10)).unwrap()).collect();
+        engine.step().unwrap();
+        engine.cancel(ids[0]);
+        let answers = Answers::run(&mut engine);
+        assert!(ids[1..].iter().all(|id| answers.tokens[id].len() == 10));
+    }
+}
+
+#[test]
 fn several_answers_compute_their_prompt_once_and_leave_it_for_others() {
     for recurrent in [false, true] {
         let model = Adder::new(recurrent);

@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use gruff::FinishReason;
 use gruff::Usage;
-use gruff::floors::engine::{Engine, Event, Request, RequestId, TokenDetails};
+use gruff::floors::engine::{Engine, EngineStats, Event, Request, RequestId, TokenDetails};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::api_error::ApiError;
+use crate::metrics::Metrics;
 
 /// What becomes of one answer.
 #[derive(Clone, Debug)]
@@ -42,17 +43,20 @@ pub(crate) struct Job {
 pub(crate) struct EngineThread {
     jobs: Option<Sender<Job>>,
     running: Arc<AtomicBool>,
+    stats: Arc<Mutex<EngineStats>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EngineThread {
-    /// Hands the engine to a thread of its own.
-    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
+    /// Hands the engine to a thread of its own, which counts in `metrics` what it does.
+    pub(crate) fn start(engine: Engine, metrics: Arc<Metrics>) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let running = Arc::new(AtomicBool::new(true));
         let flag = running.clone();
+        let stats = Arc::new(Mutex::new(engine.stats()));
+        let told = stats.clone();
         let thread = std::thread::Builder::new().name("gruff-engine".to_owned()).spawn(move || {
-            let mut state = State { engine, jobs: HashMap::new() };
+            let mut state = State { engine, jobs: HashMap::new(), metrics, told };
             // Whatever goes wrong in a step, the senders are dropped, so that every request hears of the end.
             let ended = catch_unwind(AssertUnwindSafe(|| state.run(&receiver)));
             flag.store(false, Ordering::Release);
@@ -60,7 +64,7 @@ impl EngineThread {
                 tracing::error!("the engine has stopped after a panic");
             }
         })?;
-        Ok(Self { jobs: Some(sender), running, thread: Some(thread) })
+        Ok(Self { jobs: Some(sender), running, stats, thread: Some(thread) })
     }
 
     /// Hands in a job.
@@ -68,6 +72,11 @@ impl EngineThread {
         let Some(jobs) = &self.jobs else { return Err(ApiError::stopped()) };
         let sent = jobs.send(job).is_ok();
         if sent && self.is_running() { Ok(()) } else { Err(ApiError::stopped()) }
+    }
+
+    /// What the engine told of itself behind its last step.
+    pub(crate) fn stats(&self) -> EngineStats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the engine still answers.
@@ -89,6 +98,8 @@ impl Drop for EngineThread {
 struct State {
     engine: Engine,
     jobs: HashMap<RequestId, Job>,
+    metrics: Arc<Metrics>,
+    told: Arc<Mutex<EngineStats>>,
 }
 
 impl State {
@@ -105,7 +116,10 @@ impl State {
                 self.take(job);
             }
             self.cancel();
-            match self.engine.step() {
+            let stepped = self.engine.step();
+            // Before answers end, so that whoever has one finds it counted.
+            self.count();
+            match stepped {
                 Ok(events) => events.into_iter().for_each(|event| self.tell(event)),
                 Err(error) => {
                     tracing::error!("the engine has stopped: {error}");
@@ -113,6 +127,13 @@ impl State {
                 }
             }
         }
+    }
+
+    fn count(&mut self) {
+        let now = self.engine.stats();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.metrics.engines.advance(&told, &now);
+        *told = now;
     }
 
     fn take(&mut self, job: Job) {

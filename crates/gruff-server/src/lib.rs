@@ -13,6 +13,7 @@ mod background;
 mod body;
 mod chat;
 mod connection;
+mod engine_counters;
 mod engine_thread;
 mod error;
 mod form;

@@ -7,6 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gruff::Usage;
+use gruff::floors::engine::EngineStats;
+
+use crate::engine_counters::EngineCounters;
 
 /// Upper bounds of the histograms, in seconds.
 const BOUNDS: [f64; 10] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0];
@@ -44,11 +47,12 @@ impl Histogram {
 }
 
 /// What the models do now.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Now {
     pub(crate) in_progress: usize,
     pub(crate) models: usize,
     pub(crate) memory: u64,
+    pub(crate) engines: Vec<EngineStats>,
 }
 
 /// What the server has done so far.
@@ -61,6 +65,7 @@ pub(crate) struct Metrics {
     generated_tokens: AtomicU64,
     loads: AtomicU64,
     unloads: AtomicU64,
+    pub(crate) engines: EngineCounters,
     first_token: Histogram,
     answer: Histogram,
 }
@@ -96,7 +101,7 @@ impl Metrics {
     }
 
     /// Everything, with what the models do now.
-    pub(crate) fn text(&self, now: Now) -> String {
+    pub(crate) fn text(&self, now: &Now) -> String {
         let mut out = String::new();
         let counters = [
             ("gruff_prompt_tokens_total", "Tokens of prompts answered.", &self.prompt_tokens),
@@ -121,6 +126,7 @@ impl Metrics {
         for (name, help, value) in gauges {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
         }
+        self.engines.write(&now.engines, &mut out);
         let name = "gruff_responses_total";
         let _ = writeln!(out, "# HELP {name} HTTP responses by route and status.\n# TYPE {name} counter");
         for ((route, status), count) in self.responses.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -144,7 +150,7 @@ mod tests {
         metrics.first_token(Duration::from_millis(200));
         let usage = Usage { prompt_tokens: 5, cached_tokens: 2, new_tokens: 3, ..Usage::default() };
         metrics.answer(&usage, Duration::from_secs(3));
-        let text = metrics.text(Now { in_progress: 4, ..Now::default() });
+        let text = metrics.text(&Now { in_progress: 4, ..Now::default() });
         for line in [
             "gruff_prompt_tokens_total 5",
             "gruff_generated_tokens_total 3",

@@ -33,8 +33,9 @@ pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
         now.in_progress += service.in_progress();
         now.models += 1;
         now.memory += service.memory.total();
+        now.engines.push(service.engine.stats());
     });
-    let text = registry.shared.metrics.text(now);
+    let text = registry.shared.metrics.text(&now);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -92,7 +92,7 @@ impl Service {
             model,
             description,
             memory,
-            engine: EngineThread::start(engine)?,
+            engine: EngineThread::start(engine, shared.metrics.clone())?,
             places: Arc::new(Semaphore::new(Self::places(&shared.options))),
             embedding: Semaphore::new(1),
             options: shared.options.clone(),

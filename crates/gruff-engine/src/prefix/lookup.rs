@@ -30,6 +30,12 @@ struct Found {
 }
 
 impl PrefixCache {
+    /// How many of `tokens` need not be computed; of a whole prompt at least one is left, since its logits are wanted.
+    pub(crate) fn reach(&self, key: Option<&LoraScales>, tokens: &[u32]) -> usize {
+        let root = self.roots.iter().find(|(own, _)| own.as_ref() == key);
+        root.map_or(0, |(_, root)| self.longest(*root, &tokens[..tokens.len().saturating_sub(1)]).past)
+    }
+
     /// Finds what `tokens` can go on from and shares its pages. At least one token is left to compute, since its
     /// logits are wanted; less than a page is not worth a copy.
     pub(crate) fn lookup(

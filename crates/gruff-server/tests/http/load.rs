@@ -103,6 +103,9 @@ fn counters_are_exact() {
         "gruff_answers_in_progress 0".to_owned(),
         "gruff_time_to_first_token_seconds_count 3".to_owned(),
         "gruff_answer_seconds_count 3".to_owned(),
+        "gruff_prefix_cache_lookups_total 3".to_owned(),
+        "gruff_prefix_cache_hits_total 0".to_owned(),
+        "gruff_preemptions_total 0".to_owned(),
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in {metrics}");
     }

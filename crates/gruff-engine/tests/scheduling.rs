@@ -1,0 +1,110 @@
+//! Who waits for whom, on a model whose answers are easy to foretell.
+
+mod adder;
+
+use adder::{Adder, Answers, expected, options, request};
+use gruff_engine::{Engine, EngineOptions, Event};
+
+#[test]
+fn a_long_prompt_makes_answers_wait_for_a_bounded_piece_of_it() {
+    let model = Adder::new(true);
+    let options = EngineOptions { mixed_tokens: 64, step_tokens: 512, ..options(4096, 4) };
+    let mut engine = Engine::new(model.clone(), options).unwrap();
+    let short: Vec<_> = (1..4).map(|token| engine.submit(request(&[token; 9], 200)).unwrap()).collect();
+    let mut answers = Answers::default();
+    answers.step(&mut engine);
+    let long: Vec<u32> = (0..3000).map(|index| index % 50).collect();
+    let late = engine.submit(request(&long, 3)).unwrap();
+    let before = model.steps.lock().unwrap().len();
+    let mut steps = 1;
+    while !answers.tokens.contains_key(&late) {
+        answers.step(&mut engine);
+        steps += 1;
+        for id in &short {
+            assert_eq!(answers.tokens[id].len(), steps, "each answer has a token of every step");
+        }
+    }
+    assert!(model.steps.lock().unwrap()[before..].iter().all(|(tokens, _)| *tokens <= 64 + short.len()));
+    answers.go_on(&mut engine);
+    assert_eq!(answers.tokens[&late], expected(&long, 3));
+}
+
+#[test]
+fn without_answers_in_progress_a_prompt_has_whole_steps() {
+    let model = Adder::new(false);
+    let options = EngineOptions { mixed_tokens: 16, step_tokens: 512, ..options(4096, 4) };
+    let mut engine = Engine::new(model.clone(), options).unwrap();
+    engine.submit(request(&[7; 2048], 1)).unwrap();
+    Answers::run(&mut engine);
+    assert_eq!(model.steps.lock().unwrap().len(), 4);
+}
+
+#[test]
+fn short_prompts_do_not_wait_for_a_long_one_nor_does_it_wait_for_ever() {
+    let model = Adder::new(false);
+    let options = EngineOptions { mixed_tokens: 64, step_tokens: 64, ..options(4096, 3) };
+    let mut engine = Engine::new(model.clone(), options).unwrap();
+    let long: Vec<u32> = (0..2000).map(|index| index % 50).collect();
+    let slow = engine.submit(request(&long, 3)).unwrap();
+    let mut answers = Answers::default();
+    let (mut done, mut steps) = (0, 0);
+    while !answers.tokens.contains_key(&slow) {
+        // There is always another short one.
+        while engine.stats().running + engine.stats().waiting < 3 {
+            engine.submit(request(&[done as u32 % 50 + 1, 2, 3], 2)).unwrap();
+            done += 1;
+        }
+        answers.step(&mut engine);
+        steps += 1;
+        assert!(steps < 100, "it has most of every other step");
+    }
+    assert!(answers.finished.len() > 20, "{} short ones were answered meanwhile", answers.finished.len());
+    answers.go_on(&mut engine);
+    assert_eq!(answers.tokens[&slow], expected(&long, 3));
+}
+
+#[test]
+fn who_comes_first_begins_first() {
+    let mut engine = Engine::new(Adder::new(true), options(512, 2)).unwrap();
+    let ids: Vec<_> =
+        (0..10).map(|index| engine.submit(request(&vec![1; 90 - 7 * index], 5)).unwrap()).collect();
+    let mut order = Vec::new();
+    let run = engine.run(|event| match event {
+        Event::Token { request, .. } if !order.contains(request) => order.push(*request),
+        _ => {}
+    });
+    run.unwrap();
+    // Two begin together; of those, the shorter prompt may be through first.
+    for (place, id) in order.iter().enumerate() {
+        assert!(ids.iter().position(|other| other == id).unwrap().abs_diff(place) <= 1, "{order:?}");
+    }
+}
+
+#[test]
+fn what_runs_out_of_pages_goes_on_later_from_what_was_kept() {
+    for recurrent in [false, true] {
+        let model = Adder::new(recurrent);
+        // Room for about two of the three whole.
+        let options = EngineOptions { cache_tokens: Some(1024), ..options(1024, 3) };
+        let mut engine = Engine::new(model.clone(), options).unwrap();
+        let prompts: Vec<Vec<u32>> = (1..4).map(|seed| (0..290).map(|i| (i * seed) % 50).collect()).collect();
+        let ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(request(prompt, 200)).unwrap()).collect();
+        let mut answers = Answers::default();
+        let (mut steps, mut ended) = (0, 0);
+        while !engine.is_idle() {
+            answers.step(&mut engine);
+            steps += 1;
+            ended = ended.max(answers.finished.len());
+        }
+        for (prompt, id) in prompts.iter().zip(&ids) {
+            assert_eq!(answers.tokens[id], expected(prompt, 200));
+        }
+        let preemptions = engine.stats().preemptions;
+        assert!((1..4).contains(&preemptions), "the youngest, and not again in every step: {preemptions}");
+        let least = 3 * (290 + 199);
+        let again = model.computed() - least;
+        assert!(again < 290 + 200, "not all of it was computed again: {again} tokens in {steps} steps");
+        // The oldest was never held up.
+        assert_eq!(answers.finished[&ids[0]].1.new_tokens, 200);
+    }
+}
