@@ -51,8 +51,10 @@ pub(super) fn messages(system: Option<&Value>, messages: &[Value]) -> Result<Vec
         let place = format!("messages[{index}]");
         let content = message.get("content").unwrap_or(&Value::Null);
         match (message.get("role").and_then(Value::as_str), content) {
-            (Some(role @ ("user" | "assistant" | "system")), Value::String(text)) => {
-                out.push(Message::new(role, text))
+            (Some(role @ ("user" | "assistant")), Value::String(text)) => out.push(Message::new(role, text)),
+            (Some("system"), content) => {
+                let text = text(content).ok_or_else(|| fault(&place, "a system message is text"))?;
+                if out.is_empty() { out.push(Message::system(text)) } else { aside(&text, &mut out) }
             }
             (Some("user"), Value::Array(blocks)) => user(blocks, &place, &mut out)?,
             (Some("assistant"), Value::Array(blocks)) => out.push(assistant(blocks, &place)?),
@@ -65,6 +67,16 @@ pub(super) fn messages(system: Option<&Value>, messages: &[Value]) -> Result<Vec
         }
     }
     Ok(out)
+}
+
+/// What the caller's system says in the middle of a conversation: a part of what the user said, since most templates
+/// know a system message at the beginning alone.
+fn aside(text: &str, out: &mut Vec<Message>) {
+    let said = match out.pop_if(|message| message.role() == Some("user")) {
+        Some(user) => format!("{}\n\n{text}", user.text()),
+        None => text.to_owned(),
+    };
+    out.push(Message::user(said));
 }
 
 fn fault(place: &str, message: &str) -> ApiError {

@@ -19,7 +19,7 @@ use crate::body::{self, reply};
 use crate::chat::ChatJob;
 use crate::form::{Calls, Form};
 use crate::registry::Registry;
-use crate::sampling::{OneOrMany, Sampling, stops};
+use crate::sampling::{OneOrMany, Sampling, schema, stops};
 use crate::service::Service;
 use crate::sse;
 use respond::Answer;
@@ -42,6 +42,8 @@ struct MessagesRequest {
     tools: Vec<Value>,
     tool_choice: Option<ToolChoice>,
     thinking: Option<Thinking>,
+    output_config: Option<OutputConfig>,
+    context_management: Option<ContextManagement>,
     service_tier: Option<String>,
     /// A label for the caller's own records; nothing depends on it.
     #[serde(rename = "metadata")]
@@ -64,6 +66,40 @@ struct Thinking {
     #[serde(rename = "type")]
     kind: String,
     budget_tokens: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutputConfig {
+    /// How much the model shall do; templates that read an effort get it.
+    effort: Option<String>,
+    /// The answer is JSON of a schema.
+    format: Option<Value>,
+}
+
+/// What shall be left out of a long conversation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContextManagement {
+    #[serde(default)]
+    edits: Vec<Value>,
+}
+
+impl ContextManagement {
+    /// Refuses every edit but the one that leaves everything in.
+    fn check(&self) -> Result<(), ApiError> {
+        let keeps_all = |edit: &Value| {
+            edit.get("type").and_then(Value::as_str) == Some("clear_thinking_20251015")
+                && edit.get("keep").and_then(Value::as_str) == Some("all")
+        };
+        match self.edits.iter().all(keeps_all) {
+            true => Ok(()),
+            false => Err(ApiError::unsupported(
+                "context_management",
+                "this server leaves nothing out of a conversation; leave `context_management` out",
+            )),
+        }
+    }
 }
 
 impl MessagesRequest {
@@ -102,6 +138,15 @@ impl MessagesRequest {
                 ));
             }
         }
+        if let Some(management) = &self.context_management {
+            management.check()?;
+        }
+        let (mut variables, mut form_schema) = (Map::new(), None);
+        if let Some(config) = self.output_config {
+            form_schema = schema("output_config.format", config.format.as_ref())?;
+            variables
+                .extend(config.effort.map(|effort| ("reasoning_effort".to_owned(), Value::from(effort))));
+        }
         let sampling = Sampling {
             max_tokens: self.max_tokens,
             temperature: self.temperature,
@@ -112,7 +157,7 @@ impl MessagesRequest {
         Ok(ChatJob {
             messages: convert::messages(self.system.as_ref(), &self.messages)?,
             tools,
-            form: Form { schema: None, calls },
+            form: Form { schema: form_schema, calls },
             parallel_tool_calls: !choice.is_some_and(|choice| choice.disable_parallel_tool_use),
             n: 1,
             stops: stops(self.stop_sequences.map(OneOrMany::Many))
@@ -120,7 +165,7 @@ impl MessagesRequest {
             config: sampling.config(&service.generation_config)?,
             reasoning,
             reasoning_budget,
-            variables: Map::new(),
+            variables,
         })
     }
 }

@@ -70,3 +70,30 @@ fn errors_have_anthropics_form() {
     let tools = json!([{"name": "weather", "description": "It.", "input_schema": {"type": "object"}}]);
     server.post(PATH, &with(json!({"tools": tools, "thinking": {"type": "disabled"}}))).ok();
 }
+
+#[test]
+fn requests_of_coding_agents_are_taken() {
+    let server = Running::shared();
+    let agent = json!({
+        "metadata": {"user_id": "a"}, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "system", "content": "The folder is empty."},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": "What is the capital of France?"},
+        ],
+        "tools": [{"name": "look", "description": "It looks.", "input_schema": {"type": "object"}}],
+    });
+    server.post(PATH, &with(agent)).ok();
+    let refused = |fields: Value| server.post(PATH, &with(fields)).error(400)["message"].to_string();
+    let clears = json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}});
+    assert!(refused(clears).contains("context_management"));
+    assert!(refused(json!({"output_config": {"effort": "high", "speed": 1}})).contains("speed"));
+    let schema = json!({"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": false});
+    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    let told = server.post(PATH, &with(format)).ok();
+    let document: Value = serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(document, json!({"a": 7}));
+}
