@@ -3,14 +3,16 @@
     gruff dequantize bundled DENSE --dtype f32
     python tools/peers/generation.py DENSE > tests/peers/generation.json
 
-Greedy, with beams of several kinds, with processors and with guidance, all in F32. Needs torch and transformers.
+Greedy, with beams of several kinds, with processors and with guidance, all in F32. In a guided search transformers' own
+processor goes on with the negative text of whichever beam stood in a row before; here every beam has its own, computed
+anew. Needs torch and transformers.
 """
 
 import json
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 
 PROMPTS = ["Once upon a time", "The capital of France is", "She said", "In the morning we"]
 SEARCHES = [
@@ -28,6 +30,22 @@ GREEDY = [
     {"guidance_scale": 1.8},
     {"suppress_tokens": [10, 11, 12, 13], "renormalize_logits": True},
 ]
+GUIDED_SEARCHES = [
+    {"num_beams": 3, "num_return_sequences": 3, "guidance_scale": 1.6},
+    {"num_beams": 4, "num_return_sequences": 2, "guidance_scale": 0.7, "early_stopping": True},
+]
+
+
+class Guidance(LogitsProcessor):
+    """Guidance away from the prompt's last token, by one pass over the negative text of every row."""
+
+    def __init__(self, model, prompt: list[int], scale: float) -> None:
+        self.model, self.prompt, self.scale = model, prompt, scale
+
+    def __call__(self, input_ids, scores):
+        negative = self.model(input_ids[:, len(self.prompt) - 1 :], use_cache=False).logits[:, -1]
+        own, other = (torch.nn.functional.log_softmax(x, dim=-1) for x in (scores, negative))
+        return self.scale * (own - other) + other
 
 
 def main() -> None:
@@ -38,12 +56,15 @@ def main() -> None:
     out = {"end_tokens": ends, "cases": []}
     for index, text in enumerate(PROMPTS):
         prompt = tokenizer.encode(text)
-        for config in GREEDY + SEARCHES:
+        for config in GREEDY + SEARCHES + GUIDED_SEARCHES:
             ids = torch.tensor([prompt])
+            asked, more = dict(config), {}
+            if config in GUIDED_SEARCHES:
+                more["logits_processor"] = LogitsProcessorList([Guidance(model, prompt, asked.pop("guidance_scale"))])
             found = model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16, eos_token_id=ends,
                 pad_token_id=ends[0], return_dict_in_generate=True, output_scores=True, top_k=None, top_p=None,
-                temperature=None, **config,
+                temperature=None, **asked, **more,
             )
             indices = getattr(found, "beam_indices", None)
             rows, all_indices = [], []

@@ -10,24 +10,23 @@ use serde_json::{Map, Value};
 
 use crate::{Error, GenerationConfig, Result};
 
-/// Fields that transformers writes and that say nothing about how gruff generates.
+/// Fields that transformers writes and that say how it computes or what it wraps results in, not what they are.
 const WITHOUT_EFFECT: &[&str] = &[
     "transformers_version",
     "_from_model_config",
     "_commit_hash",
     "return_dict_in_generate",
     "use_cache",
-    "cache_implementation",
-    "cache_config",
-    "max_cache_len",
     "prefill_chunk_size",
     "compile_config",
     "disable_compile",
-    "continuous_batching_config",
     "is_assistant",
-    "decoder_start_token_id",
     "low_memory",
 ];
+
+/// Values of `cache_implementation` that differ in how memory is laid out only.
+const SAME_CACHES: &[&str] =
+    &["dynamic", "dynamic_full", "static", "sliding_window", "hybrid", "hybrid_chunked", "paged"];
 
 /// Fields whose value must be the one that changes nothing, and why.
 const UNSUPPORTED: &[(&str, &str)] = &[
@@ -43,6 +42,11 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("assistant_ensemble_weight", "drafts are verified exactly"),
     ("assistant_lookbehind", "the draft model must have the same vocabulary"),
     ("target_lookbehind", "the draft model must have the same vocabulary"),
+    ("cache_implementation", "caches are in pages on the model's device; choose their kv_dtype when it is loaded"),
+    ("cache_config", "choose the kv_dtype of caches when the model is loaded"),
+    ("max_cache_len", "choose the context when the model is loaded"),
+    ("continuous_batching_config", "make a manager with batching_manager_with"),
+    ("decoder_start_token_id", "models with an encoder are not run"),
     ("speculation_type", "only draft models and prompt lookup are supported"),
 ];
 
@@ -51,12 +55,16 @@ fn is_off(name: &str, value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Number(number) => {
+            if name == "decoder_start_token_id" || name == "max_cache_len" {
+                return false;
+            }
             let number = number.as_f64().unwrap_or(f64::NAN);
             // transformers' defaults of fields that only have a meaning together with others.
             number == 0.0
                 || (name == "num_beam_groups" && number == 1.0)
                 || (name.ends_with("lookbehind") && number == 10.0)
         }
+        Value::String(text) => name == "cache_implementation" && SAME_CACHES.contains(&text.as_str()),
         _ => false,
     }
 }
@@ -250,32 +258,104 @@ mod tests {
         assert_eq!(one.stop_strings.unwrap().len(), 2);
     }
 
+    /// The fields of transformers' GenerationConfig with their defaults (tools/peers/generation_fields.py).
+    fn recorded() -> Map<String, Value> {
+        let recorded = include_str!("../../../tests/peers/generation_fields.json");
+        let recorded: Value = serde_json::from_str(recorded).unwrap();
+        recorded["defaults"].as_object().unwrap().clone()
+    }
+
     #[test]
-    fn every_field_of_transformers_is_known_or_named() {
-        // GenerationConfig of transformers 5.24, with the values that it has unless told otherwise.
-        let fields = r#"{
-            "max_length": 20, "max_new_tokens": null, "min_length": 0, "min_new_tokens": null,
-            "early_stopping": false, "max_time": null, "stop_strings": null, "do_sample": false,
-            "num_beams": 1, "use_cache": true, "cache_implementation": null, "cache_config": null,
-            "max_cache_len": null, "prefill_chunk_size": null, "temperature": 1.0, "top_k": 50, "top_p":
-            1.0, "min_p": null, "top_h": null, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-            "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "length_penalty": 1.0,
-            "no_repeat_ngram_size": 0, "bad_words_ids": null, "renormalize_logits": false,
-            "forced_bos_token_id": null, "forced_eos_token_id": null, "remove_invalid_values": false,
-            "exponential_decay_length_penalty": null, "suppress_tokens": null, "begin_suppress_tokens":
-            null, "sequence_bias": null, "token_healing": false, "guidance_scale": null,
-            "watermarking_config": null, "num_return_sequences": 1, "output_attentions": false,
-            "output_hidden_states": false, "output_scores": false, "output_logits": null,
-            "return_dict_in_generate": false, "pad_token_id": null, "bos_token_id": null, "eos_token_id":
-            null, "decoder_start_token_id": null, "encoder_no_repeat_ngram_size": 0, "is_assistant": false,
-            "num_assistant_tokens": 20, "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": 0.4, "prompt_lookup_num_tokens": null,
-            "max_matching_ngram_size": null, "assistant_early_exit": null, "assistant_lookbehind": 10,
-            "target_lookbehind": 10, "assistant_ensemble_weight": null, "use_mtp": false, "compile_config":
-            null, "disable_compile": false, "continuous_batching_config": null, "speculation_type": null
-        }"#;
-        let fields = serde_json::from_str(fields).unwrap();
-        GenerationConfig::from_json(&fields).unwrap();
+    fn transformers_defaults_are_taken() {
+        GenerationConfig::from_json(&Value::Object(recorded())).unwrap();
+    }
+
+    /// A value that asks for something, for fields that are not in the request's sampling by their own name.
+    fn asks(name: &str) -> Value {
+        match name {
+            "early_stopping" => json!("never"),
+            "do_sample" | "renormalize_logits" | "remove_invalid_values" => json!(true),
+            "bad_words_ids" => json!([[3, 4]]),
+            "sequence_bias" => json!([[[3, 4], 1.5]]),
+            "exponential_decay_length_penalty" => json!([3, 1.5]),
+            "watermarking_config" => json!({"bias": 1.0}),
+            "suppress_tokens" | "begin_suppress_tokens" | "eos_token_id" | "forced_eos_token_id" => json!([7]),
+            "num_assistant_tokens_schedule" => json!("heuristic"),
+            "stop_strings" => json!(["END"]),
+            name if name.starts_with("output_") => json!(true),
+            "top_p" | "min_p" | "top_h" | "typical_p" | "epsilon_cutoff" | "eta_cutoff" => json!(0.25),
+            "temperature" | "length_penalty" | "repetition_penalty" | "encoder_repetition_penalty" => json!(1.25),
+            "max_time" | "guidance_scale" | "assistant_confidence_threshold" => json!(2.5),
+            _ => json!(7),
+        }
+    }
+
+    /// Fields that [`AutoModelForCausalLM::requests`](crate::AutoModelForCausalLM::requests) follows, since they need a
+    /// vocabulary or another model, with who shows it in `crates/gruff/tests`; and the tokens that have no use without
+    /// padding and with prompts that a tokenizer made.
+    const ELSEWHERE: &[(&str, &str)] = &[
+        ("stop_strings", "generate.rs: stop_strings_end_an_answer_across_token_borders"),
+        ("guidance_scale", "generate.rs: searches_and_greedy_answers_are_those_of_transformers"),
+        ("num_assistant_tokens", "generate.rs: drafts_change_nothing_but_the_number_of_steps"),
+        ("num_assistant_tokens_schedule", "generate.rs: drafts_change_nothing_but_the_number_of_steps"),
+        ("assistant_confidence_threshold", "generate.rs: drafts_change_nothing_but_the_number_of_steps"),
+        ("prompt_lookup_num_tokens", "generate.rs: drafts_change_nothing_but_the_number_of_steps"),
+        ("max_matching_ngram_size", "combinations.rs: longer_matches_draft_otherwise"),
+        ("pad_token_id", ""),
+        ("bos_token_id", ""),
+    ];
+
+    #[test]
+    fn every_field_of_transformers_is_followed_or_refused_by_name() {
+        // What some fields need beside them to mean anything.
+        let base = json!({"num_beams": 2, "do_sample": true});
+        let request = |fields: &Value| {
+            let mut all = base.clone();
+            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let config = GenerationConfig::from_json(&all).unwrap();
+            format!("{:?}", config.request(vec![1, 2, 3], 0, &[2]))
+        };
+        let plain = request(&json!({}));
+        for name in recorded().keys() {
+            let one = json!({name.clone(): asks(name)});
+            let refused = GenerationConfig::from_json(&one).err().map(|error| error.to_string());
+            if GenerationConfig::FIELDS.contains(&name.as_str()) {
+                assert_eq!(refused, None, "{name}");
+                let same = match name.as_str() {
+                    "do_sample" => request(&json!({"do_sample": false})) == plain,
+                    _ => request(&one) == plain,
+                };
+                let elsewhere = ELSEWHERE.iter().any(|(field, _)| field == name);
+                assert_eq!(same, elsewhere, "{name} is {}followed", if same { "not " } else { "" });
+            } else if WITHOUT_EFFECT.contains(&name.as_str()) {
+                assert_eq!(refused, None, "{name}");
+            } else {
+                let refused = refused.unwrap_or_else(|| panic!("{name} is passed over in silence"));
+                assert!(refused.starts_with(&format!("{name} is not supported: ")), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_migration_table_has_every_field() {
+        let table = include_str!("../../../docs/transformers.md");
+        for name in recorded().keys().map(String::as_str).chain(GenerationConfig::FIELDS.iter().copied()) {
+            assert!(table.contains(&format!("`{name}`")), "docs/transformers.md has no row for {name}");
+        }
+        for (name, _) in UNSUPPORTED {
+            assert!(recorded().contains_key(*name), "{name} is no field of transformers");
+        }
+    }
+
+    #[test]
+    fn caches_of_the_same_values_are_taken_and_others_named() {
+        for (value, fits) in [("dynamic", true), ("hybrid", true), ("quantized", false), ("offloaded", false)] {
+            let read = GenerationConfig::from_json(&json!({"cache_implementation": value}));
+            assert_eq!(read.is_ok(), fits, "{value}");
+        }
+        for refused in [json!({"decoder_start_token_id": 0}), json!({"max_cache_len": 0})] {
+            assert!(GenerationConfig::from_json(&refused).is_err(), "{refused}");
+        }
     }
 
     #[test]

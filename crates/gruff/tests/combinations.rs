@@ -400,3 +400,27 @@ fn documents_are_not_filled_with_white_space() {
         }
     }
 }
+
+#[test]
+fn longer_matches_draft_otherwise() {
+    let model = model(Dtype::Auto);
+    // Behind 50 61 stood 70, behind 61 alone last 80.
+    let prompt = vec![50, 61, 70, 71, 72, 55, 61, 80, 81, 82, 50, 61];
+    let usage = |max_matching_ngram_size| {
+        let config = GenerationConfig {
+            prompt_lookup_num_tokens: Some(3),
+            max_matching_ngram_size,
+            ..config(4)
+        };
+        let says = processor_fn("says", |context, logits| {
+            logits.fill(f32::NEG_INFINITY);
+            logits[[70, 71, 72, 99][context.new_tokens().len()]] = 0.0;
+            Ok(())
+        });
+        let options = GenerateOptions { logits_processor: vec![says], ..Default::default() };
+        let output = model.generate_with_options(prompt.clone(), &config, options).unwrap();
+        assert_eq!(output.new_tokens(0), [70, 71, 72, 99]);
+        output.usage[0].accepted_tokens
+    };
+    assert!(usage(None) > usage(Some(1)), "two tokens in a row find the right place");
+}
