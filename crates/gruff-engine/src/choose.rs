@@ -3,7 +3,7 @@
 use gruff_kernels::sampling::{self, SampleSpec};
 use gruff_kernels::{DType, Tensor};
 
-use crate::logits::{log_softmax, most_likely};
+use crate::logits::{log_softmax, most_likely, only_infinite};
 use crate::sequence::Sequence;
 use crate::{Error, OutputOptions, Result, TokenDetails};
 
@@ -69,6 +69,9 @@ impl Sequence {
             self.process(&mut row, false)?;
             self.sampling.draw_spec(position)
         };
+        if !raw.contains(&f32::INFINITY) {
+            only_infinite(&mut row);
+        }
         let processed = like.device().tensor_f32(&row, &[1, row.len()])?;
         let id = draw(&processed, spec)?.ok_or(Error::Logits { position })?;
         let details = outputs.reads_logits().then(|| describe(raw, Some(row), id, outputs));

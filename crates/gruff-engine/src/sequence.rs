@@ -217,7 +217,8 @@ impl Sequence {
 
     /// Length at which the answer ends.
     pub(crate) fn max_length(&self) -> usize {
-        self.max_new_tokens.map_or(self.context, |most| (self.prompt_len + most).min(self.context))
+        self.max_new_tokens
+            .map_or(self.context, |most| self.prompt_len.saturating_add(most).min(self.context))
     }
 
     /// Lets the context end behind so many new tokens.

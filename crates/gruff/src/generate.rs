@@ -141,7 +141,7 @@ impl AutoModelForCausalLM {
         let requests = self.requests(&prompts, &config, &options)?;
         let rollback = self.rollback_for(&requests);
         let width = config.width();
-        let mut engine = self.lock();
+        let mut engine = self.lock()?;
         let engine = self.ready(&mut engine, prompts.len().saturating_mul(width), width, rollback)?;
         let keeps = config.include_stop_str_in_output.unwrap_or(false);
         let trims = if keeps { Vec::new() } else { config.stop_strings.clone().unwrap_or_default() };
@@ -256,7 +256,7 @@ impl AutoModelForCausalLM {
             );
         };
         // A token has at least one byte of text, mostly more.
-        let context = self.model().config().max_position_embeddings;
+        let context = self.longest_context();
         let longest = stops.iter().find(|stop| {
             let ids =
                 tokenizer.encode(stop, gruff_text::EncodeOptions { add_special: false, parse_special: true });

@@ -287,6 +287,19 @@ impl GenerationConfig {
         if let Some(seconds) = self.max_time.filter(|seconds| !(*seconds > 0.0 && seconds.is_finite())) {
             return refuse("max_time", format_args!("{seconds} has to be a number of seconds above 0"));
         }
+        if self.max_new_tokens == Some(0) {
+            return refuse("max_new_tokens", "0 new tokens are nothing to compute; ask for at least 1");
+        }
+        for (field, value) in
+            [("length_penalty", self.length_penalty), ("guidance_scale", self.guidance_scale)]
+        {
+            if let Some(wild) = value.filter(|value| !value.is_finite()) {
+                return refuse(field, format_args!("{wild} has to be a finite number"));
+            }
+        }
+        if let Some(wild) = self.assistant_confidence_threshold.filter(|share| !(0.0..=1.0).contains(share)) {
+            return refuse("assistant_confidence_threshold", format_args!("{wild} has to be from 0 to 1"));
+        }
         if self.stop_strings.iter().flatten().any(String::is_empty) {
             return refuse(
                 "stop_strings",

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use gruff_engine::{EarlyStopping, SamplingParams};
+use gruff_engine::EarlyStopping;
 use gruff_gguf::Metadata;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -42,7 +42,10 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("assistant_ensemble_weight", "drafts are verified exactly"),
     ("assistant_lookbehind", "the draft model must have the same vocabulary"),
     ("target_lookbehind", "the draft model must have the same vocabulary"),
-    ("cache_implementation", "caches are in pages on the model's device; choose their kv_dtype when it is loaded"),
+    (
+        "cache_implementation",
+        "caches are in pages on the model's device; choose their kv_dtype when it is loaded",
+    ),
     ("cache_config", "choose the kv_dtype of caches when the model is loaded"),
     ("max_cache_len", "choose the context when the model is loaded"),
     ("continuous_batching_config", "make a manager with batching_manager_with"),
@@ -75,10 +78,10 @@ impl GenerationConfig {
     /// # Errors
     /// [`Error::Option`] names a field that gruff does not know or does not support, or whose value has another type.
     pub fn from_json(value: &Value) -> Result<Self> {
-        let (config, complaints) = read(value).map_err(Error::Option)?;
+        let (fields, complaints) = read(value).map_err(Error::Option)?;
         match complaints.into_iter().next() {
             Some(complaint) => Err(Error::Option(complaint)),
-            None => Ok(config),
+            None => Ok(fields.into_iter().fold(Self::default(), |config, one| one.or(&config))),
         }
     }
 
@@ -92,11 +95,11 @@ impl GenerationConfig {
         let fail = |fault: String| Error::GenerationConfig { path: path.to_owned(), fault };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
         let value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
-        let (config, complaints) = read(&value).map_err(fail)?;
+        let (fields, complaints) = read(&value).map_err(fail)?;
         for complaint in complaints {
             tracing::warn!("{}: {complaint}; it is left aside", path.display());
         }
-        Ok(config.usable(&path.display()))
+        Ok(usable(fields, &path.display()))
     }
 
     /// The sampling defaults that a GGUF file recommends (`general.sampling.*`).
@@ -105,55 +108,80 @@ impl GenerationConfig {
     /// [`Error::Gguf`] when a key has another type. A number out of its range is left aside with a warning.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let float = |name: &str| metadata.f32(&format!("general.sampling.{name}"));
-        let top_k = metadata.i64("general.sampling.top_k")?;
-        let config = Self {
-            temperature: float("temp")?,
-            top_k: top_k.map(|k| usize::try_from(k).unwrap_or(0)),
-            top_p: float("top_p")?,
-            min_p: float("min_p")?,
-            repetition_penalty: float("penalty_repeat")?,
-            ..Self::default()
-        };
-        Ok(config.usable(&"general.sampling"))
+        let top_k = metadata.i64("general.sampling.top_k")?.map(|k| usize::try_from(k).unwrap_or(0));
+        let none = Self::default;
+        let fields = vec![
+            Self { temperature: float("temp")?, ..none() },
+            Self { top_k, ..none() },
+            Self { top_p: float("top_p")?, ..none() },
+            Self { min_p: float("min_p")?, ..none() },
+            Self { repetition_penalty: float("penalty_repeat")?, ..none() },
+        ];
+        Ok(usable(fields, &"general.sampling"))
     }
 
-    /// Without the numbers that sampling would refuse, and without what only a caller can want to see of the model's
-    /// inside; `place` is where they stand.
-    fn usable(mut self, place: &dyn Display) -> Self {
-        for (name, asked) in [
-            ("output_hidden_states", &mut self.output_hidden_states),
-            ("output_attentions", &mut self.output_attentions),
-        ] {
-            if asked.take() == Some(true) {
-                tracing::warn!("{place}: {name}: only a caller can ask for it; it is left aside");
+    /// Without the fields that name tokens which a vocabulary of this size does not have: advice of `place`.
+    pub(crate) fn within(mut self, vocabulary: usize, place: &dyn Display) -> Self {
+        let none = Self::default;
+        type Clear = fn(&mut GenerationConfig);
+        let clear: [(Self, Clear); 6] = [
+            (Self { bad_words_ids: self.bad_words_ids.clone(), ..none() }, |own| own.bad_words_ids = None),
+            (Self { sequence_bias: self.sequence_bias.clone(), ..none() }, |own| own.sequence_bias = None),
+            (Self { logit_bias: self.logit_bias.clone(), ..none() }, |own| own.logit_bias = None),
+            (Self { suppress_tokens: self.suppress_tokens.clone(), ..none() }, |own| {
+                own.suppress_tokens = None
+            }),
+            (Self { begin_suppress_tokens: self.begin_suppress_tokens.clone(), ..none() }, |own| {
+                own.begin_suppress_tokens = None;
+            }),
+            (
+                Self {
+                    forced_bos_token_id: self.forced_bos_token_id,
+                    forced_eos_token_id: self.forced_eos_token_id.clone(),
+                    ..none()
+                },
+                |own| (own.forced_bos_token_id, own.forced_eos_token_id) = (None, None),
+            ),
+        ];
+        for (one, clear) in clear {
+            if let Err(error) = one.sampling(0).validate_ids(vocabulary) {
+                tracing::warn!("{place}: {error}; it is left aside");
+                clear(&mut self);
             }
         }
-        let keep = |value: &mut Option<f32>, set: fn(&mut SamplingParams, f32)| {
-            let Some(number) = *value else { return };
-            let mut params = SamplingParams::default();
-            set(&mut params, number);
-            if let Err(error) = params.validate() {
-                tracing::warn!("{place}: {error}; it is left aside");
-                *value = None;
-            }
-        };
-        keep(&mut self.temperature, |params, value| params.temperature = value);
-        keep(&mut self.top_p, |params, value| params.top_p = value);
-        keep(&mut self.min_p, |params, value| params.min_p = value);
-        keep(&mut self.top_h, |params, value| params.top_h = Some(value));
-        keep(&mut self.typical_p, |params, value| params.typical_p = value);
-        keep(&mut self.epsilon_cutoff, |params, value| params.epsilon_cutoff = value);
-        keep(&mut self.eta_cutoff, |params, value| params.eta_cutoff = value);
-        keep(&mut self.repetition_penalty, |params, value| params.repetition_penalty = value);
-        keep(&mut self.encoder_repetition_penalty, |params, value| params.encoder_repetition_penalty = value);
-        keep(&mut self.presence_penalty, |params, value| params.presence_penalty = value);
-        keep(&mut self.frequency_penalty, |params, value| params.frequency_penalty = value);
         self
     }
 }
 
-/// The parameters of an object, and what is to be said about fields that are none.
-fn read(value: &Value) -> Result<(GenerationConfig, Vec<String>), String> {
+/// Parameters of a file, given one by one: without those that would be refused, and without what only a caller can
+/// want: to see the model's inside, adapters, a grammar. `place` is where they stand.
+fn usable(fields: Vec<GenerationConfig>, place: &dyn Display) -> GenerationConfig {
+    let mut config = GenerationConfig::default();
+    for mut one in fields {
+        let callers = [
+            ("output_hidden_states", one.output_hidden_states.take().is_some_and(|asked| asked)),
+            ("output_attentions", one.output_attentions.take().is_some_and(|asked| asked)),
+            ("adapters", one.adapters.take().is_some()),
+            ("constraint", one.constraint.take().is_some()),
+        ];
+        for (name, _) in callers.iter().filter(|(_, asked)| *asked) {
+            tracing::warn!("{place}: {name}: only a caller can ask for it; it is left aside");
+        }
+        // Several answers need sampling or beams, which may stand beside it.
+        let beside =
+            GenerationConfig { num_beams: one.num_beams.or(one.num_return_sequences), ..one.clone() };
+        let fault = beside.validate().err().map(|error| error.to_string());
+        let fault = fault.or_else(|| one.sampling(0).validate().err().map(|error| error.to_string()));
+        match fault {
+            Some(fault) => tracing::warn!("{place}: {fault}; it is left aside"),
+            None => config = one.or(&config),
+        }
+    }
+    config
+}
+
+/// The parameters of an object, each by itself, and what is to be said about fields that are none.
+fn read(value: &Value) -> Result<(Vec<GenerationConfig>, Vec<String>), String> {
     let Value::Object(fields) = value else {
         return Err("generation parameters are a JSON object with transformers' fields".to_owned());
     };
@@ -170,15 +198,13 @@ fn read(value: &Value) -> Result<(GenerationConfig, Vec<String>), String> {
             complaints.push(format!("{name} is no field of the generation parameters"));
         }
     }
-    let mut config = GenerationConfig::default();
     // One by one, so that a message can name the field.
-    for (name, value) in known {
-        let one = Value::Object(Map::from_iter([(name.clone(), value)]));
-        let read: GenerationConfig =
-            serde_json::from_value(one).map_err(|error| format!("{name}: {error}"))?;
-        config = read.or(&config);
-    }
-    Ok((config, complaints))
+    let one = |(name, value): (String, Value)| {
+        let alone = Value::Object(Map::from_iter([(name.clone(), value)]));
+        serde_json::from_value(alone).map_err(|error| format!("{name}: {error}"))
+    };
+    let fields = known.into_iter().map(one).collect::<Result<_, String>>()?;
+    Ok((fields, complaints))
 }
 
 /// vLLM's way to keep all tokens is -1.
@@ -279,12 +305,16 @@ mod tests {
             "sequence_bias" => json!([[[3, 4], 1.5]]),
             "exponential_decay_length_penalty" => json!([3, 1.5]),
             "watermarking_config" => json!({"bias": 1.0}),
-            "suppress_tokens" | "begin_suppress_tokens" | "eos_token_id" | "forced_eos_token_id" => json!([7]),
+            "suppress_tokens" | "begin_suppress_tokens" | "eos_token_id" | "forced_eos_token_id" => {
+                json!([7])
+            }
             "num_assistant_tokens_schedule" => json!("heuristic"),
             "stop_strings" => json!(["END"]),
             name if name.starts_with("output_") => json!(true),
             "top_p" | "min_p" | "top_h" | "typical_p" | "epsilon_cutoff" | "eta_cutoff" => json!(0.25),
-            "temperature" | "length_penalty" | "repetition_penalty" | "encoder_repetition_penalty" => json!(1.25),
+            "temperature" | "length_penalty" | "repetition_penalty" | "encoder_repetition_penalty" => {
+                json!(1.25)
+            }
             "max_time" | "guidance_scale" | "assistant_confidence_threshold" => json!(2.5),
             _ => json!(7),
         }
@@ -349,7 +379,8 @@ mod tests {
 
     #[test]
     fn caches_of_the_same_values_are_taken_and_others_named() {
-        for (value, fits) in [("dynamic", true), ("hybrid", true), ("quantized", false), ("offloaded", false)] {
+        for (value, fits) in [("dynamic", true), ("hybrid", true), ("quantized", false), ("offloaded", false)]
+        {
             let read = GenerationConfig::from_json(&json!({"cache_implementation": value}));
             assert_eq!(read.is_ok(), fits, "{value}");
         }
@@ -375,7 +406,11 @@ mod tests {
 
     #[test]
     fn advice_that_nobody_can_follow_is_left_aside() {
-        let read = |text| serde_json::from_str::<GenerationConfig>(text).unwrap().usable(&"a file");
+        let read = |text| {
+            let (fields, complaints) = read(&serde_json::from_str(text).unwrap()).unwrap();
+            assert!(complaints.is_empty(), "{complaints:?}");
+            usable(fields, &"a file")
+        };
         let config = read(
             r#"{"temperature": -5, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 1e60, "seed": 3}"#,
         );

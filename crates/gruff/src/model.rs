@@ -1,8 +1,11 @@
 //! A causal language model behind transformers' `generate`.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
-use gruff_engine::{Engine, EngineOptions, MemoryPlan};
+use gruff_engine::{Context, Engine, EngineOptions, MemoryPlan};
 use gruff_kernels::Device;
 use gruff_kernels::Tensor;
 use gruff_models::{
@@ -34,6 +37,10 @@ pub struct AutoModelForCausalLM {
     device: Device,
     checkpoint: Checkpoint,
     engine: Mutex<Option<Engine>>,
+    /// Who has the engine now.
+    holder: Mutex<Option<ThreadId>>,
+    /// Whether caches are to be given back before the next call.
+    clear: AtomicBool,
     options: EngineOptions,
     generation_config: GenerationConfig,
     end_tokens: Vec<u32>,
@@ -180,13 +187,28 @@ impl AutoModelForCausalLM {
     /// # Errors
     /// [`crate::Error::Engine`] when the model does not fit.
     pub fn memory(&self) -> Result<MemoryPlan> {
-        let mut engine = self.lock();
+        let mut engine = self.lock()?;
         Ok(self.ready(&mut engine, 1, 1, 0)?.memory().clone())
     }
 
     /// Forgets what earlier calls have left in caches, and gives their memory back.
+    ///
+    /// Called from within an answer of the same model, it takes effect when that has ended.
     pub fn clear_caches(&self) {
-        *self.lock() = None;
+        self.clear.store(true, Ordering::Relaxed);
+        if let Ok(mut engine) = self.lock() {
+            *engine = None;
+            self.clear.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Tokens that a sequence can have at most, however much memory there is.
+    pub(crate) fn longest_context(&self) -> usize {
+        let trained = self.model().config().max_position_embeddings;
+        match self.options.context {
+            Context::Tokens(asked) => asked.min(trained),
+            Context::Auto => trained,
+        }
     }
 
     /// What an engine for this model is made with.
@@ -219,14 +241,29 @@ impl AutoModelForCausalLM {
         Ok(grammars)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
+    /// The engine, once nobody else has it.
+    ///
+    /// # Errors
+    /// [`Error::Option`] when it is this very thread that has it, which would wait for itself.
+    pub(crate) fn lock(&self) -> Result<Held<'_>> {
+        let this = std::thread::current().id();
+        let holder = || self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+        if *holder() == Some(this) {
+            return Err(Error::Option(
+                "generate: this model is in the middle of an answer that called this; call it when the answer has \
+                 ended, or use a batching manager"
+                    .to_owned(),
+            ));
+        }
         // A panic inside a step leaves caches in an unknown state: start over.
-        self.engine.lock().unwrap_or_else(|poisoned| {
+        let engine = self.engine.lock().unwrap_or_else(|poisoned| {
             let mut engine = poisoned.into_inner();
             *engine = None;
             self.engine.clear_poison();
             engine
-        })
+        });
+        *holder() = Some(this);
+        Ok(Held { engine, holder: &self.holder })
     }
 
     /// The engine, made or made larger for requests of up to `width` sequences, `sequences` of them together, that
@@ -238,6 +275,9 @@ impl AutoModelForCausalLM {
         width: usize,
         rollback: usize,
     ) -> Result<&'a mut Engine> {
+        if self.clear.swap(false, Ordering::Relaxed) {
+            *engine = None;
+        }
         let least = self.options.max_sequences.max(width);
         let max_sequences = sequences.clamp(least, MOST_SEQUENCES.max(least));
         let serves = engine.as_ref().is_some_and(|engine| {
@@ -257,6 +297,32 @@ impl AutoModelForCausalLM {
     }
 }
 
+/// The engine of a model, and who has it.
+pub(crate) struct Held<'a> {
+    engine: MutexGuard<'a, Option<Engine>>,
+    holder: &'a Mutex<Option<ThreadId>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Option<Engine>;
+
+    fn deref(&self) -> &Option<Engine> {
+        &self.engine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Option<Engine> {
+        &mut self.engine
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        *self.holder.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 impl FromCheckpoint for AutoModelForCausalLM {
     fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
         let device = options.open_device()?;
@@ -265,7 +331,9 @@ impl FromCheckpoint for AutoModelForCausalLM {
         let metadata = checkpoint.gguf().metadata();
         let mut generation_config = GenerationConfig::from_metadata(metadata)?;
         if let Some(path) = &checkpoint.files().generation_config {
-            generation_config = GenerationConfig::from_file(path)?.or(&generation_config);
+            let vocabulary = model.config().vocab_size;
+            let advice = GenerationConfig::from_file(path)?.within(vocabulary, &path.display());
+            generation_config = advice.or(&generation_config);
         }
         // Without a vocabulary, or with one that cannot be read, a model still runs on ids.
         let tokenizer = match checkpoint.tokenizer(options) {
@@ -287,6 +355,8 @@ impl FromCheckpoint for AutoModelForCausalLM {
             device,
             checkpoint: checkpoint.clone(),
             engine: Mutex::new(None),
+            holder: Mutex::new(None),
+            clear: AtomicBool::new(false),
             options: options.engine(),
             generation_config,
             end_tokens,

@@ -407,11 +407,8 @@ fn longer_matches_draft_otherwise() {
     // Behind 50 61 stood 70, behind 61 alone last 80.
     let prompt = vec![50, 61, 70, 71, 72, 55, 61, 80, 81, 82, 50, 61];
     let usage = |max_matching_ngram_size| {
-        let config = GenerationConfig {
-            prompt_lookup_num_tokens: Some(3),
-            max_matching_ngram_size,
-            ..config(4)
-        };
+        let config =
+            GenerationConfig { prompt_lookup_num_tokens: Some(3), max_matching_ngram_size, ..config(4) };
         let says = processor_fn("says", |context, logits| {
             logits.fill(f32::NEG_INFINITY);
             logits[[70, 71, 72, 99][context.new_tokens().len()]] = 0.0;

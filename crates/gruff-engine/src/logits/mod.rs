@@ -36,6 +36,7 @@ pub use truncate::{
 pub use watermark::{SeedingScheme, Watermark, WatermarkConfig};
 
 pub use spread::log_softmax;
+pub(crate) use spread::only_infinite;
 pub(crate) use truncate::most_likely;
 
 use std::fmt;

@@ -27,6 +27,15 @@ pub fn log_softmax(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(log).collect()
 }
 
+/// Puts all probability on the logits of plus infinity, where there are any: differences to them are no numbers.
+pub(crate) fn only_infinite(logits: &mut [f32]) {
+    if logits.contains(&f32::INFINITY) {
+        for logit in logits {
+            *logit = if *logit == f32::INFINITY { 0.0 } else { f32::NEG_INFINITY };
+        }
+    }
+}
+
 /// Indices of what takes part, most likely first, ties by index.
 pub(super) fn descending(logits: &[f32]) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..logits.len() as u32).filter(|id| alive(logits[*id as usize])).collect();

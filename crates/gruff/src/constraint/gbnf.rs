@@ -58,39 +58,35 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     Ok(lark)
 }
 
-/// The rules that lead back to themselves.
+/// The rules that lead back to themselves, and those that use one of them: a terminal has only terminals inside.
 fn recursive(rules: &BTreeMap<String, Part>) -> Result<BTreeSet<&str>, String> {
-    let mut reach: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    // How many rules each uses that are not known to be free of recursion.
+    let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, part) in rules {
         let mut used = BTreeSet::new();
         collect(part, &mut used);
         if let Some(unknown) = used.iter().find(|used| !rules.contains_key(**used)) {
             return Err(format!("rule {name} uses {unknown}, which the grammar does not have"));
         }
-        reach.insert(name, used);
+        open.insert(name, used.len());
+        for used in used {
+            users.entry(used).or_default().push(name);
+        }
     }
-    loop {
-        let mut grown = false;
-        for name in rules.keys() {
-            let mut all = reach[name.as_str()].clone();
-            for used in &reach[name.as_str()] {
-                all.extend(&reach[used]);
+    let mut free: Vec<&str> = open.iter().filter(|(_, used)| **used == 0).map(|(name, _)| *name).collect();
+    while let Some(name) = free.pop() {
+        open.remove(name);
+        for user in users.get(name).into_iter().flatten() {
+            if let Some(used) = open.get_mut(user) {
+                *used -= 1;
+                if *used == 0 {
+                    free.push(user);
+                }
             }
-            grown |= all.len() > reach[name.as_str()].len();
-            reach.insert(name, all);
-        }
-        if !grown {
-            break;
         }
     }
-    // A rule that uses a recursive one is a rule too: a terminal has only terminals inside.
-    let loops: BTreeSet<&str> =
-        rules.keys().map(String::as_str).filter(|name| reach[name].contains(name)).collect();
-    Ok(rules
-        .keys()
-        .map(String::as_str)
-        .filter(|name| loops.contains(name) || reach[name].iter().any(|used| loops.contains(used)))
-        .collect())
+    Ok(open.into_keys().collect())
 }
 
 fn collect<'a>(part: &'a Part, into: &mut BTreeSet<&'a str>) {

@@ -11,7 +11,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory};
 use serde_json::json;
 
-use super::{Constraint, gbnf};
+use super::{Constraint, gbnf, limits};
 use crate::{Error, Result};
 
 /// A vocabulary, ready for grammars.
@@ -38,6 +38,9 @@ impl Grammars {
         let mut factory =
             ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(fail)?;
         factory.quiet();
+        // Nothing bounds the work of doing it for the whole vocabulary ahead of the first token; that of a token is.
+        factory.limits_mut().precompute_large_lexemes = false;
+        factory.limits_mut().initial_lexer_fuel = limits::LEXER_FUEL;
         Ok(Self { factory })
     }
 
@@ -46,23 +49,54 @@ impl Grammars {
     /// # Errors
     /// [`Error::Option`] for a grammar that is not one or asks for what cannot be honoured.
     pub(crate) fn compile(&self, constraint: &Constraint) -> Result<Compiled> {
-        let fail = |error: String| Error::Option(format!("constraint: {error}"));
+        let fail = |error: String| Error::Option(format!("constraint: {}", short(&error)));
+        let stack = limits::stack(constraint).map_err(fail)?;
+        let compile = || self.compile_here(constraint).map_err(fail);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
+            match thread.spawn_scoped(scope, compile).map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(compiled)) => compiled,
+                Ok(Err(_)) => Err(fail("it breaks the grammar compiler".to_owned())),
+                Err(error) => Err(fail(format!("there is no thread to compile it: {error}"))),
+            }
+        })
+    }
+
+    /// Compiles a grammar on this thread, whose stack has room for it.
+    fn compile_here(&self, constraint: &Constraint) -> Result<Compiled, String> {
         let grammar = match constraint {
             Constraint::JsonObject => TopLevelGrammar::from_json_schema(guided(json!({"type": "object"}))),
             Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(guided(schema.clone())),
             Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Constraint::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
-            Constraint::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text).map_err(fail)?),
+            Constraint::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
         };
         let mut matcher = Matcher::new(self.factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
-            return Err(fail(error));
+            return Err(error);
         }
         // What it would only do in part is not done at all.
         if let Some(warning) = matcher.grammar_warnings().first() {
-            return Err(fail(warning.clone()));
+            return Err(warning.clone());
+        }
+        // What begins with nothing at all, or with too much to look at, is known before the prompt is computed.
+        if !matcher.is_stopped() {
+            matcher.compute_mask().map_err(|error| match error.to_string() {
+                empty if empty.starts_with("NoExtensionBias") => "no token begins a text of it".to_owned(),
+                other => other,
+            })?;
         }
         Ok(Compiled { matcher, consumed: 0 })
+    }
+}
+
+/// A message without the parser's state and without the whole of the grammar that it is about.
+fn short(error: &str) -> String {
+    const MOST: usize = 600;
+    let error = error.split("<state>").next().unwrap_or(error).trim_end();
+    match error.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{} …", &error[..at]),
+        None => error.to_owned(),
     }
 }
 
@@ -90,7 +124,7 @@ impl Clone for Compiled {
 }
 
 fn custom(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Custom(format!("constraint: {error}"))
+    EngineError::Custom(format!("constraint: {}", short(&error.to_string())))
 }
 
 impl Compiled {

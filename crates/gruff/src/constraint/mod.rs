@@ -2,6 +2,7 @@
 
 mod gbnf;
 mod grammar;
+mod limits;
 
 pub(crate) use grammar::Grammars;
 

@@ -1,0 +1,80 @@
+//! How large a grammar may be, and how much stack its compiler needs.
+//!
+//! The compiler goes down into rules, references and brackets by calling itself, so that a text of a few kilobytes can
+//! ask for any depth. Every such step has a sign of its own in the text: counting them bounds the depth, whatever
+//! strings and comments there are around them.
+
+use serde_json::Value;
+
+use super::Constraint;
+
+/// Bytes of a grammar's text that are read at most.
+const LONGEST: usize = 1 << 20;
+
+/// Rules, references and brackets of a text, or lists and objects of a schema, that are read at most.
+const MOST_LEVELS: usize = 20_000;
+
+/// Levels of a schema within each other that are read at most.
+const DEEPEST: usize = 200;
+
+/// Parts of regular expressions, once repeated and put together, that are read at most: an expression may cost the
+/// square of its parts, some seconds for this many.
+pub(super) const LEXER_FUEL: u64 = 100_000;
+
+/// Stack of a compiler that goes nowhere, in bytes.
+const BASE_STACK: usize = 4 << 20;
+
+/// Stack for every level, in bytes: several times what a build without optimisation was seen to use.
+const STACK_PER_LEVEL: usize = 16 << 10;
+
+/// The stack that compiling it may need, in bytes.
+///
+/// # Errors
+/// What of it is too large.
+pub(super) fn stack(constraint: &Constraint) -> Result<usize, String> {
+    let levels = match constraint {
+        Constraint::JsonObject => 1,
+        Constraint::JsonSchema(schema) => containers(schema)?,
+        // The reader of regular expressions counts its own levels.
+        Constraint::Regex(text) => {
+            length(text)?;
+            1
+        }
+        Constraint::Lark(text) | Constraint::Gbnf(text) => {
+            length(text)?;
+            text.bytes().filter(|byte| matches!(byte, b':' | b'(' | b'[' | b'{')).count()
+        }
+    };
+    if levels > MOST_LEVELS {
+        return Err(format!("its {levels} rules and parts are more than the {MOST_LEVELS} that are read"));
+    }
+    Ok(BASE_STACK + levels * STACK_PER_LEVEL)
+}
+
+fn length(text: &str) -> Result<(), String> {
+    if text.len() > LONGEST {
+        return Err(format!("its {} bytes are more than the {LONGEST} that are read", text.len()));
+    }
+    Ok(())
+}
+
+/// Lists and objects of a document, counted without recursion.
+fn containers(document: &Value) -> Result<usize, String> {
+    let (mut level, mut count) = (vec![document], 0);
+    for _ in 0..=DEEPEST {
+        let mut inside = Vec::new();
+        for value in level {
+            match value {
+                Value::Array(values) => inside.extend(values),
+                Value::Object(fields) => inside.extend(fields.values()),
+                _ => continue,
+            }
+            count += 1;
+        }
+        if inside.is_empty() {
+            return Ok(count);
+        }
+        level = inside;
+    }
+    Err(format!("it is nested more than {DEEPEST} levels deep"))
+}
