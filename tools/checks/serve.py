@@ -216,6 +216,7 @@ test_split: test
 doc_to_text: "{{question}}"
 doc_to_target: 0
 doc_to_choice: "{{choices}}"
+target_delimiter: ""
 metric_list: [{metric: acc}]
 """
 
@@ -239,7 +240,8 @@ def lm_eval(address: str, client: openai.OpenAI) -> None:
         environment = {
             **os.environ, "OPENAI_API_KEY": KEY, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": folder,
         }
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert run.returncode == 0, run.stdout
         (samples,) = Path(folder, "out").rglob("samples_*.jsonl")
         for line in samples.read_text().splitlines():
             sample = json.loads(line)
