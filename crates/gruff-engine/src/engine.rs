@@ -39,6 +39,8 @@ pub struct Engine {
     /// Counts steps.
     pub(crate) turn: usize,
     pub(crate) preemptions: u64,
+    /// Sequences in the last step.
+    pub(crate) in_step: usize,
 }
 
 impl Engine {
@@ -76,6 +78,7 @@ impl Engine {
             next: 0,
             turn: 0,
             preemptions: 0,
+            in_step: 0,
             model,
             options,
             memory,
@@ -184,6 +187,7 @@ impl Engine {
         if shares.is_empty() {
             return Ok(events);
         }
+        self.in_step = shares.len();
         match self.forward(&shares) {
             Ok(rows) => self.deliver(&shares, &rows, &mut events)?,
             Err(error) => self.fail(&shares, &error.to_string(), &mut events),

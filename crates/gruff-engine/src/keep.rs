@@ -164,7 +164,12 @@ impl Engine {
 
     /// Keeps what a sequence holds that ends or has to make room.
     pub(crate) fn keep_end(&mut self, sequence: &mut Sequence) {
-        let least = if self.keeper.recurrent { PAGE_LEN } else { 1 };
+        let least = match (self.keeper.recurrent, self.in_step) {
+            (false, _) => 1,
+            (true, 0 | 1) => PAGE_LEN,
+            // Copies of many states at once would hold up the others for little.
+            (true, _) => LEAST_GAIN_WITHIN,
+        };
         if sequence.past >= sequence.kept + least {
             self.keep(sequence, sequence.past);
         }

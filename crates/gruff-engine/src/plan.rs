@@ -227,8 +227,8 @@ fn prefix_cache(caches: &CachePlan, options: &EngineOptions, kv: u64) -> (usize,
         (Some(bytes), true) => (pages(bytes / 2), bytes - bytes / 2),
         (Some(bytes), false) => (pages(bytes), 0),
         (None, true) => {
-            // Where a prompt ends and where its answer does, for each sequence.
-            let few = (2 * options.max_sequences as u64).saturating_mul(least_snapshot(caches));
+            // A few conversations, and some more where many are answered at once.
+            let few = (4 + options.max_sequences as u64 / 4).saturating_mul(least_snapshot(caches));
             (0, kv.min(AUTO_SNAPSHOTS).max(few))
         }
         (None, false) => (0, 0),

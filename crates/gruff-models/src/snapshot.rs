@@ -69,12 +69,12 @@ impl Caches {
     /// # Errors
     /// [`Error::Kernel`] when there is no such slot.
     pub fn snapshot(&self, slot: u32, len: usize) -> Result<Snapshot> {
-        let mut values = Vec::new();
-        for layer in self.states() {
-            for part in parts(layer.shape(), len) {
-                let start = values.len();
-                values.resize(start + part.values(), 0.0);
-                part.copy_out(layer, slot as usize, &mut values[start..])?;
+        let all = || self.states().map(|layer| (layer, parts(layer.shape(), len)));
+        let count = all().flat_map(|(_, parts)| parts).map(|part| part.values()).sum();
+        let mut values = Vec::with_capacity(count);
+        for (layer, parts) in all() {
+            for part in parts {
+                part.copy_out(layer, slot as usize, &mut values)?;
             }
         }
         Ok(Snapshot { len, values })
@@ -194,19 +194,31 @@ impl Part {
         start..start + rows * self.width
     }
 
-    fn copy_out(&self, layer: &StateLayer, slot: usize, values: &mut [f32]) -> Result<()> {
-        for (view, first) in self.views(layer, slot)? {
+    /// Appends it to `values`.
+    fn copy_out(&self, layer: &StateLayer, slot: usize, values: &mut Vec<f32>) -> Result<()> {
+        let views = self.views(layer, slot)?;
+        if let [(view, _)] = views.as_slice() {
+            values.extend_from_slice(&view.to_vec_f32()?);
+            return Ok(());
+        }
+        let start = values.len();
+        values.resize(start + self.values(), 0.0);
+        for (view, first) in views {
             let found = view.to_vec_f32()?;
             let each = found.len() / self.heads;
             for (head, rows) in found.chunks_exact(each).enumerate() {
-                values[self.range(head, first, each / self.width)].copy_from_slice(rows);
+                values[start..][self.range(head, first, each / self.width)].copy_from_slice(rows);
             }
         }
         Ok(())
     }
 
     fn copy_in(&self, layer: &StateLayer, slot: usize, values: &[f32]) -> Result<()> {
-        for (view, first) in self.views(layer, slot)? {
+        let views = self.views(layer, slot)?;
+        if let [(view, _)] = views.as_slice() {
+            return Ok(view.write_f32(values)?);
+        }
+        for (view, first) in views {
             let each = view.len() / self.heads / self.width;
             let heads = (0..self.heads).flat_map(|head| &values[self.range(head, first, each)]);
             view.write_f32(&heads.copied().collect::<Vec<_>>())?;
