@@ -122,7 +122,7 @@ impl ChatRequest {
             logprobs: (self.logprobs == Some(true)).then(|| self.top_logprobs.unwrap_or(0)),
         };
         Ok(ChatJob {
-            messages: self.messages,
+            messages: named(self.messages),
             tools,
             form: Form { schema, calls },
             parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
@@ -249,6 +249,18 @@ impl Answers {
         }
         envelope.end(&frames, run.prompt_tokens, &usages, Some(reasoned)).await
     }
+}
+
+/// Messages with their reasoning under the name that templates read: vLLM's API, and with it routers, call it
+/// `reasoning`.
+fn named(mut messages: Vec<Message>) -> Vec<Message> {
+    for message in &mut messages {
+        let other = message.get("reasoning").and_then(Value::as_str).map(str::to_owned);
+        if let Some(reasoning) = other.filter(|_| message.reasoning().is_none()) {
+            message.set("reasoning_content", reasoning);
+        }
+    }
+    messages
 }
 
 /// The id of a call: the model's own, or a new one.

@@ -261,3 +261,18 @@ fn a_field_of_the_wrong_kind_is_named() {
         assert_eq!(server.post(PATH, &with(fields.clone())).error(400)["param"], param, "{fields}");
     }
 }
+
+#[test]
+fn reasoning_of_earlier_answers_has_two_names() {
+    let server = Running::shared();
+    let tokens = |field: &str| {
+        let mut answer = json!({"role": "assistant", "content": "", "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]});
+        answer[field] = json!("Something to look at, and to think about for a while.");
+        let messages = json!([{"role": "user", "content": "Look."}, answer, {"role": "tool", "tool_call_id": "c", "content": "sun"}]);
+        server.post(PATH, &json!({"messages": messages, "max_tokens": 1})).ok()["usage"]["prompt_tokens"]
+            .as_u64()
+    };
+    let (known, other, none) = (tokens("reasoning_content"), tokens("reasoning"), tokens("label"));
+    assert!(known == other && known > none, "{known:?} {other:?} {none:?}");
+}
