@@ -1,6 +1,10 @@
+use std::time::Instant;
+
+use gruff::Constraint;
+use gruff::floors::text::chat::{Demand, OutputFormat, ToolCallFormat};
 use serde_json::{Value, json};
 
-use crate::client::Running;
+use crate::client::{Running, model, tokenizer};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -179,4 +183,38 @@ fn the_other_apis_ask_for_calls_too() {
         )
         .error(400);
     assert!(error["message"].as_str().unwrap().contains("other"), "{error}");
+}
+
+#[test]
+fn hundreds_of_tools_and_large_schemas_compile() {
+    let (model, tokenizer) = (model(), tokenizer());
+    let note = "What it is about: {at some length}, for a model to read, and not for a grammar.";
+    let tool = |index: usize| {
+        let field = |field: usize| (format!("field_{field}"), json!({"type": "string", "description": note}));
+        let properties: serde_json::Map<String, Value> = (0..8).map(field).collect();
+        json!({"type": "function", "function": {"name": format!("tool_{index}"), "description": note, "parameters": {
+            "type": "object", "properties": properties, "required": ["field_1"]}}})
+    };
+    let many: Vec<Value> = (0..300).map(tool).collect();
+    let field = |field: usize| {
+        let inner = json!({"type": "object", "description": note.repeat(3), "required": ["a"], "properties": {
+            "a": {"type": "string"}, "b": {"type": "array", "items": {"enum": ["one", "two", field]}}}});
+        (format!("property_{field}"), inner)
+    };
+    let properties: serde_json::Map<String, Value> = (0..300).map(field).collect();
+    let large = json!({"type": "object", "properties": properties, "required": ["property_7"]});
+    assert!(large.to_string().len() > 100_000);
+    let large = vec![json!({"type": "function", "function": {"name": "large", "parameters": large}})];
+    for format in [ToolCallFormat::Hermes, ToolCallFormat::Xml] {
+        let format = OutputFormat { reasoning: None, tool_calls: Some(format) };
+        for tools in [&many, &large] {
+            let start = Instant::now();
+            let demand = Demand::Calls { tools, many: true };
+            let grammar = format.grammar(tokenizer.tokenizer(), "", demand).unwrap();
+            if let Err(error) = model.constraint(&Constraint::Lark(grammar)) {
+                panic!("{format:?} {} tools: {error}", tools.len());
+            }
+            eprintln!("{format:?} {} tools: {:?}", tools.len(), start.elapsed());
+        }
+    }
 }

@@ -28,6 +28,51 @@ pub fn guided(mut schema: Value) -> Value {
     schema
 }
 
+/// Keywords that say nothing about which documents are valid.
+const NOTES: [&str; 8] =
+    ["title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"];
+
+/// Keywords with a schema for each of some names, and those with a schema or a list of them.
+const NAMED: [&str; 5] = ["properties", "$defs", "definitions", "patternProperties", "dependentSchemas"];
+const WITHIN: [&str; 14] = [
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contains",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+];
+
+/// The schema without its notes: what is written for a model to read makes up most of many a tool.
+fn plain(schema: &Value) -> Value {
+    match schema {
+        Value::Array(all) => all.iter().map(plain).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(key, _)| !NOTES.contains(&key.as_str()));
+            let field = |(key, value): (&String, &Value)| {
+                let value = match value {
+                    Value::Object(named) if NAMED.contains(&key.as_str()) => {
+                        named.iter().map(|(name, schema)| (name.clone(), plain(schema))).collect()
+                    }
+                    value if WITHIN.contains(&key.as_str()) => plain(value),
+                    value => value.clone(),
+                };
+                (key.clone(), value)
+            };
+            Value::Object(fields.map(field).collect())
+        }
+        other => other.clone(),
+    }
+}
+
 /// A grammar on its way.
 pub(super) struct Lark<'t> {
     tokenizer: &'t Tokenizer,
@@ -100,7 +145,7 @@ impl<'t> Lark<'t> {
 
     /// The expression for a document of a schema.
     pub(super) fn json(&mut self, schema: &Value) -> String {
-        self.named(&format!("%json {}", guided(schema.clone())))
+        self.named(&format!("%json {}", guided(plain(schema))))
     }
 
     pub(super) fn finish(self) -> String {
@@ -131,4 +176,22 @@ impl<'t> Lark<'t> {
 /// A literal: Lark's strings have JSON's escapes.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_left_out_and_nothing_else() {
+        let schema = json!({"title": "T", "type": "object", "description": "d", "properties": {
+            "title": {"type": "string", "description": "d", "default": "x"},
+            "description": {"anyOf": [{"const": {"title": 1}, "title": "t"}, {"type": "array", "items": {"title": "i"}}]}},
+            "required": ["title"], "$defs": {"default": {"enum": ["title"], "examples": [1]}}});
+        let expected = json!({"type": "object", "properties": {
+            "title": {"type": "string"},
+            "description": {"anyOf": [{"const": {"title": 1}}, {"type": "array", "items": {}}]}},
+            "required": ["title"], "$defs": {"default": {"enum": ["title"]}}});
+        assert_eq!(plain(&schema), expected);
+    }
 }
