@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use half::f16;
 
@@ -167,6 +168,18 @@ impl<'a, T: Element> Output<'a, T> {
     pub(crate) unsafe fn row(&self, row: usize) -> &'a mut [T] {
         // SAFETY: in bounds and aligned (checked), exclusive (promised by the caller).
         unsafe { std::slice::from_raw_parts_mut(self.0.row(row), self.0.width) }
+    }
+
+    /// Some values of a row.
+    ///
+    /// # Safety
+    /// As for [`row`](Self::row), of these values alone.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn part(&self, row: usize, columns: Range<usize>) -> &'a mut [T] {
+        assert!(columns.start <= columns.end && columns.end <= self.0.width);
+        // SAFETY: in bounds and aligned (checked), exclusive (promised by the caller).
+        unsafe { std::slice::from_raw_parts_mut(self.0.row(row).add(columns.start), columns.len()) }
     }
 
     /// Writes one value of a row.

@@ -2,13 +2,25 @@
 
 use crate::cpu::simd::{LANES, Simd, silu, simd_fn};
 
+/// Taps of every model there is: unrolled, and the only number whose weights are turned in registers.
+const USUAL: usize = 4;
+
+/// Weights of some channels.
+#[derive(Clone, Copy)]
+pub(super) enum Taps<'a> {
+    /// `[channels, taps]`, as they lie in the file.
+    Stored(&'a [f32]),
+    /// `[taps, channels]`.
+    Turned(&'a [f32]),
+}
+
 /// Weights `[channels, taps]` to `[taps, channels]`.
 #[inline(always)]
 fn transpose<S: Simd>(s: S, weight: &[f32], taps: usize, out: &mut [f32]) {
     let channels = weight.len() / taps;
     let mut first = 0;
-    if taps == 4 {
-        for (i, block) in weight.as_chunks::<4>().0.as_chunks::<LANES>().0.iter().enumerate() {
+    if taps == USUAL {
+        for (i, block) in weight.as_chunks::<USUAL>().0.as_chunks::<LANES>().0.iter().enumerate() {
             for (tap, vector) in s.load_transposed(block).into_iter().enumerate() {
                 let target = &mut out[tap * channels + i * LANES..];
                 if let Some(target) = target.first_chunk_mut::<LANES>() {
@@ -27,37 +39,66 @@ fn transpose<S: Simd>(s: S, weight: &[f32], taps: usize, out: &mut [f32]) {
 
 /// One token: `out = silu(sum_tap weight[tap] * rows[tap])`, rows of one length.
 #[inline(always)]
-fn convolve<S: Simd>(s: S, weight: &[f32], rows: &[&[f32]], out: &mut [f32]) {
-    // The loop over taps unrolled where it is the usual one.
-    match <&[&[f32]; 4]>::try_from(rows) {
-        Ok(rows) => convolve_rows(s, weight, rows, out),
-        Err(_) => convolve_rows(s, weight, rows, out),
+fn convolve<S: Simd>(s: S, taps: Taps, rows: &[&[f32]], out: &mut [f32]) {
+    let whole = out.len() / LANES * LANES;
+    match (taps, <&[&[f32]; USUAL]>::try_from(rows)) {
+        (Taps::Stored(weight), Ok(rows)) => {
+            let blocks = weight.as_chunks::<USUAL>().0.as_chunks::<LANES>().0;
+            let vectors = |row: usize| rows[row].as_chunks::<LANES>().0;
+            let (a, b, c, d) = (vectors(0), vectors(1), vectors(2), vectors(3));
+            let inputs = a.iter().zip(b).zip(c).zip(d);
+            for ((block, (((a, b), c), d)), out) in blocks.iter().zip(inputs).zip(out.as_chunks_mut().0) {
+                s.store(one_vector(s, s.load_transposed(block), [a, b, c, d]), out);
+            }
+        }
+        (Taps::Turned(weight), Ok(rows)) => {
+            let channels = out.len();
+            let of_tap = |tap: usize| weight[tap * channels..][..channels].as_chunks::<LANES>().0;
+            let vectors = |row: usize| rows[row].as_chunks::<LANES>().0;
+            let (a, b, c, d) = (vectors(0), vectors(1), vectors(2), vectors(3));
+            let weights = of_tap(0).iter().zip(of_tap(1)).zip(of_tap(2)).zip(of_tap(3));
+            let inputs = a.iter().zip(b).zip(c).zip(d);
+            for (((((w, x), y), z), (((a, b), c), d)), out) in weights.zip(inputs).zip(out.as_chunks_mut().0)
+            {
+                let weights = [s.load(w), s.load(x), s.load(y), s.load(z)];
+                s.store(one_vector(s, weights, [a, b, c, d]), out);
+            }
+        }
+        (taps, Err(_)) => return plainly(s, taps, rows, 0, out),
+    }
+    if whole < out.len() {
+        plainly(s, taps, rows, whole, out);
     }
 }
 
+/// Eight channels of the usual number of taps.
 #[inline(always)]
-fn convolve_rows<S: Simd>(s: S, weight: &[f32], rows: &[&[f32]], out: &mut [f32]) {
-    let channels = out.len();
-    let whole = channels / LANES * LANES;
-    for first in (0..whole).step_by(LANES) {
-        let mut sum = s.splat(0.0);
-        for (tap, row) in rows.iter().enumerate() {
-            let weight = weight[tap * channels + first..].first_chunk::<LANES>();
-            let (Some(weight), Some(x)) = (weight, row[first..].first_chunk::<LANES>()) else { return };
-            sum = s.mul_add(s.load(weight), s.load(x), sum);
-        }
-        if let Some(target) = out[first..].first_chunk_mut::<LANES>() {
-            s.store(silu(s, sum), target);
-        }
+fn one_vector<S: Simd>(s: S, weights: [S::F32; USUAL], x: [&[f32; LANES]; USUAL]) -> S::F32 {
+    let mut sum = s.splat(0.0);
+    for tap in 0..USUAL {
+        sum = s.mul_add(weights[tap], s.load(x[tap]), sum);
     }
-    let rest = &mut out[whole..];
-    if !rest.is_empty() {
+    silu(s, sum)
+}
+
+/// Any number of taps, the channels from `first` on.
+#[inline(always)]
+fn plainly<S: Simd>(s: S, taps: Taps, rows: &[&[f32]], first: usize, out: &mut [f32]) {
+    let channels = out.len();
+    for first in (first..channels).step_by(LANES) {
+        let part = first..(first + LANES).min(channels);
         let mut sum = s.splat(0.0);
         for (tap, row) in rows.iter().enumerate() {
-            let weight = s.load_part(&weight[tap * channels..][whole..channels]);
-            sum = s.mul_add(weight, s.load_part(&row[whole..]), sum);
+            let mut weight = [0.0; LANES];
+            for (weight, channel) in weight.iter_mut().zip(part.clone()) {
+                *weight = match taps {
+                    Taps::Stored(all) => all[channel * rows.len() + tap],
+                    Taps::Turned(all) => all[tap * channels + channel],
+                };
+            }
+            sum = s.mul_add(s.load(&weight), s.load_part(&row[part.clone()]), sum);
         }
-        s.store_part(silu(s, sum), rest);
+        s.store_part(silu(s, sum), &mut out[part]);
     }
 }
 
@@ -67,5 +108,5 @@ simd_fn! {
 }
 simd_fn! {
     /// One token of the convolution: `rows` are its inputs and those before it, oldest first.
-    pub(super) fn convolve_token = convolve(weight: &[f32], rows: &[&[f32]], out: &mut [f32])
+    pub(super) fn convolve_token = convolve(taps: Taps, rows: &[&[f32]], out: &mut [f32])
 }

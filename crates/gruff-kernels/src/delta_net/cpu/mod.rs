@@ -8,6 +8,8 @@ mod chunk;
 mod conv;
 mod piece;
 
+use std::ops::Range;
+
 use super::{DeltaInputs, DeltaNetOps};
 use crate::cpu::CpuDevice;
 use crate::cpu::scratch::with_scratch;
@@ -17,7 +19,7 @@ use crate::elementwise::cpu::map::{Map, map};
 use crate::{Result, StateLayer, Step, Tensor};
 
 use chunk::advance;
-use conv::{convolve_token, transpose_taps};
+use conv::{Taps, convolve_token, transpose_taps};
 use piece::{Operands, Piece, Rings, Sizes};
 
 /// Channels of the convolution that one piece takes.
@@ -49,12 +51,17 @@ impl Map<1> for Beta {
     }
 }
 
-/// A range of channels with the parts of ring and output that belong to it.
-struct Block {
-    first: usize,
-    len: usize,
-    ring: Tensor,
-    out: Tensor,
+/// Tokens from which a piece turns its taps in memory, once, instead of in registers for each token.
+const WORTH_TURNING: usize = 3;
+
+/// What the convolution reads and writes.
+struct Conv<'a> {
+    step: &'a Step,
+    x: Input<'a, f32>,
+    /// Inputs of a slot, `[slots, rows, channels]`, and their number a slot.
+    ring: Output<'a, f32>,
+    ring_rows: usize,
+    out: Output<'a, f32>,
 }
 
 impl DeltaNetOps for CpuDevice {
@@ -67,27 +74,26 @@ impl DeltaNetOps for CpuDevice {
         out: &Tensor,
     ) -> Result<()> {
         let (channels, taps) = (layer.shape().conv_channels, layer.shape().conv_kernel);
-        let blocks = (0..channels)
-            .step_by(CHANNELS)
-            .map(|first| {
-                let len = CHANNELS.min(channels - first);
-                let (ring, out) = (layer.conv().narrow(2, first, len)?, out.narrow(1, first, len)?);
-                Ok(Block { first, len, ring, out })
-            })
-            .collect::<Result<Vec<Block>>>()?;
         let weight = weight.reshape(&[1, channels * taps])?;
         // SAFETY: x was checked to be disjoint from the output; the state's memory is its own.
         let (x, weight) = unsafe { (Input::<f32>::of(x), Input::<f32>::of(&weight)) };
         let weight = weight.row(0);
-        let cost = (step.len() + 1) * CHANNELS * 4;
-        self.share(blocks.len(), cost, |range| {
-            for block in &blocks[range] {
-                with_scratch((taps + 1) * block.len, |scratch| {
-                    let (taps_of_block, zeros) = scratch.split_at_mut(taps * block.len);
+        let (ring, out) = (Output::of(layer.conv()), Output::of(out));
+        let conv = Conv { step, x, ring, ring_rows: layer.shape().conv_rows(), out };
+        // Inputs and outputs of a token, and as much again for the SiLU.
+        let cost = (step.len() + 1) * CHANNELS * 2 * taps;
+        self.share(channels.div_ceil(CHANNELS), cost, |blocks| {
+            for block in blocks {
+                let columns = block * CHANNELS..((block + 1) * CHANNELS).min(channels);
+                let of_block = &weight[columns.start * taps..columns.end * taps];
+                with_scratch((taps + 1) * columns.len(), |scratch| {
+                    let (turned, zeros) = scratch.split_at_mut(of_block.len());
                     zeros.fill(0.0);
-                    let part = block.first * taps..(block.first + block.len) * taps;
-                    transpose_taps(self.isa(), &weight[part], taps, taps_of_block);
-                    self.convolve_block(step, layer, &x, block, taps_of_block, zeros);
+                    if step.len() < WORTH_TURNING {
+                        return self.convolve(&conv, columns, Taps::Stored(of_block), taps, zeros);
+                    }
+                    transpose_taps(self.isa(), of_block, taps, turned);
+                    self.convolve(&conv, columns, Taps::Turned(turned), taps, zeros);
                 });
             }
         });
@@ -174,18 +180,9 @@ impl DeltaNetOps for CpuDevice {
 }
 
 impl CpuDevice {
-    fn convolve_block(
-        &self,
-        step: &Step,
-        layer: &StateLayer,
-        x: &Input<f32>,
-        block: &Block,
-        weight: &[f32],
-        zeros: &[f32],
-    ) {
-        let (taps, ring_rows) = (layer.shape().conv_kernel, layer.shape().conv_rows());
-        let (ring, out) = (Output::<f32>::of(&block.ring), Output::<f32>::of(&block.out));
-        let columns = block.first..block.first + block.len;
+    /// The convolution of some channels.
+    fn convolve(&self, conv: &Conv, columns: Range<usize>, weight: Taps, taps: usize, zeros: &[f32]) {
+        let Conv { step, x, ring, ring_rows, out } = conv;
         let mut rows: Vec<&[f32]> = Vec::with_capacity(taps);
         for (sequence, start) in step.sequences().iter().zip(step.starts()) {
             let ring_row = |position: usize| sequence.slot * ring_rows + position % ring_rows;
@@ -200,17 +197,17 @@ impl CpuDevice {
                         }
                         // SAFETY: within the operation, only this piece touches these channels of the ring,
                         // and it writes them when the sequence's outputs are done.
-                        Some(next) => unsafe { &*ring.row(ring_row(next - 1)) },
+                        Some(next) => unsafe { &*ring.part(ring_row(next - 1), columns.clone()) },
                     }
                 }));
                 // SAFETY: within the operation, only this piece touches these channels of the output.
-                let out = unsafe { out.row(start + i) };
+                let out = unsafe { out.part(start + i, columns.clone()) };
                 convolve_token(self.isa(), weight, &rows, out);
             }
             rows.clear();
-            for i in sequence.len.saturating_sub(ring_rows)..sequence.len {
+            for i in sequence.len.saturating_sub(*ring_rows)..sequence.len {
                 // SAFETY: as above; the rows borrowed for the outputs are gone.
-                let row = unsafe { ring.row(ring_row(sequence.past + i)) };
+                let row = unsafe { ring.part(ring_row(sequence.past + i), columns.clone()) };
                 row.copy_from_slice(&x.row(start + i)[columns.clone()]);
             }
         }
