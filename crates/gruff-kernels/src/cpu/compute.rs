@@ -60,7 +60,9 @@ pub fn measure(threads: Option<usize>) -> Result<Compute> {
     });
     #[cfg(target_arch = "x86_64")]
     let int8 = (x86::int8() > 0).then(|| best(&x86::int8));
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    let int8 = (aarch64::int8() > 0).then(|| best(&aarch64::int8));
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let int8 = None;
     Ok(Compute { f32, int8 })
 }
@@ -191,6 +193,49 @@ mod x86 {
             for lane in lanes {
                 total = total.wrapping_add(lane);
             }
+        }
+        total
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64 {
+    use std::arch::aarch64::*;
+    use std::arch::{asm, is_aarch64_feature_detected as detected};
+    use std::hint::black_box;
+
+    use super::{CHAINS, ROUNDS};
+
+    /// The rounds with products of bytes; products a round and chain, 0 without any.
+    pub(super) fn int8() -> usize {
+        if !detected!("dotprod") {
+            return 0;
+        }
+        // SAFETY: detected.
+        black_box(unsafe { bytes(black_box(1)) });
+        16
+    }
+
+    #[target_feature(enable = "neon,dotprod")]
+    fn bytes(value: i8) -> i32 {
+        let mut sums = [vdupq_n_s32(0); CHAINS];
+        let bytes = vdupq_n_s8(value);
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                // SAFETY: reads and writes registers only; the feature is enabled. Its intrinsic is not stable yet.
+                unsafe {
+                    asm!(
+                        "sdot {sum:v}.4s, {bytes:v}.16b, {bytes:v}.16b",
+                        sum = inout(vreg) *sum,
+                        bytes = in(vreg) bytes,
+                        options(pure, nomem, nostack, preserves_flags),
+                    );
+                }
+            }
+        }
+        let mut total = 0_i32;
+        for sum in sums {
+            total = total.wrapping_add(vaddvq_s32(sum));
         }
         total
     }

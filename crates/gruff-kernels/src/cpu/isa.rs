@@ -16,11 +16,16 @@ pub enum Isa {
     AvxVnni,
     /// As [`Avx2`](Isa::Avx2), with the byte products of AVX-512 VNNI.
     Avx512Vnni,
+    /// AArch64.
+    Neon,
+    /// As [`Neon`](Isa::Neon), with the byte products of `dotprod`.
+    NeonDotProd,
 }
 
 impl Isa {
     /// All of them, the plainest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Neon, Isa::NeonDotProd];
 
     /// The name that `GRUFF_ISA` takes.
     pub fn name(self) -> &'static str {
@@ -29,6 +34,8 @@ impl Isa {
             Isa::Avx2 => "avx2+fma",
             Isa::AvxVnni => "avx-vnni",
             Isa::Avx512Vnni => "avx512+vnni",
+            Isa::Neon => "neon",
+            Isa::NeonDotProd => "dotprod+neon",
         }
     }
 
@@ -52,8 +59,14 @@ impl Isa {
                     && std::arch::is_x86_feature_detected!("avx512vl")
                     && std::arch::is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotProd => std::arch::is_aarch64_feature_detected!("dotprod"),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => false,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon | Isa::NeonDotProd => false,
         }
     }
 
@@ -88,7 +101,8 @@ impl FromStr for Isa {
             |isa: &Isa| text == isa.name() || text == isa.name().split('+').next().unwrap_or_default();
         Self::ALL.into_iter().find(known).ok_or_else(|| Error::Option {
             what: format!(
-                "{text:?} is not an instruction set that gruff knows; one of scalar, avx2, avx-vnni, avx512"
+                "{text:?} is not an instruction set that gruff knows; one of scalar, avx2, avx-vnni, avx512, \
+                 neon, dotprod"
             ),
         })
     }

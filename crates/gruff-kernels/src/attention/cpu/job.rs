@@ -7,7 +7,9 @@ use super::SPAN;
 use super::cached::Cached;
 use super::partial::Partial;
 use crate::cpu::scratch::cut;
-use crate::cpu::simd::{Factors, LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh};
+use crate::cpu::simd::{
+    Factors, LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh, wide_fn,
+};
 use crate::cpu::view::{Input, Output};
 use crate::{KvLayer, PAGE_LEN, Tensor};
 
@@ -356,13 +358,13 @@ fn write_rows<S: Simd>(_: S, heads: &Heads, job: &Job, total: &mut Partial, out:
     }
 }
 
-simd_fn! {
+wide_fn! {
     /// A job from queries to output rows.
     pub(super) fn attend = whole_job[T: Cached](
         heads: &Heads, pools: &Pools<T>, job: &Job, out: &Output<f32>, scratch: &mut [f32]
     )
 }
-simd_fn! {
+wide_fn! {
     /// One span of a job, into a partial result.
     pub(super) fn attend_span = one_span[T: Cached](
         heads: &Heads, pools: &Pools<T>, job: &Job, span: usize, partial: &mut [f32], scratch: &mut [f32]

@@ -4,31 +4,80 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::{LANES, Simd};
+use super::{LANES, Simd, Wide};
 
-/// Proof of AVX2, FMA and F16C.
+/// Proof of AVX2, FMA and F16C, and of what `W` needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct X86<W>(W);
+
+/// Eight lanes at most.
+pub(crate) type Avx2 = X86<Widest>;
+
+/// Proof of AVX2, FMA and F16C, as the widest vectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Widest(());
 
 impl Avx2 {
     /// The token, on machines that have the features.
     #[inline]
     pub(crate) fn detect() -> Option<Self> {
-        crate::Isa::Avx2.available().then_some(Self(()))
+        crate::Isa::Avx2.available().then_some(X86(Widest(())))
+    }
+
+    /// With wider vectors besides.
+    #[inline]
+    pub(super) fn with<W>(self, wide: W) -> X86<W> {
+        X86(wide)
     }
 }
 
 /// Calls intrinsics whose features the token proves.
 macro_rules! call {
     ($($body:tt)*) => {
-        // SAFETY: an `Avx2` exists only on machines with these features; loads and stores go through
-        // references to arrays of the vector's size.
+        // SAFETY: an `X86` exists only on machines with these features; loads and stores go through
+        // references to arrays of the vector's size, or pointers that the callers promise to be as good.
         unsafe { $($body)* }
     };
 }
 
-impl Simd for Avx2 {
+impl Wide for Widest {
+    const LANES: usize = LANES;
     type F32 = __m256;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        call!(_mm256_set1_ps(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, x: *const f32) -> __m256 {
+        call!(_mm256_loadu_ps(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, x: *const f16) -> __m256 {
+        call!(_mm256_cvtph_ps(_mm_loadu_si128(x.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, v: __m256, out: *mut f32) {
+        call!(_mm256_storeu_ps(out, v))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        call!(_mm256_fmadd_ps(a, b, c))
+    }
+}
+
+impl<W: Wide> Simd for X86<W> {
+    type F32 = __m256;
+    type Wide = W;
+
+    #[inline(always)]
+    fn wide(self) -> W {
+        self.0
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {

@@ -7,9 +7,14 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 mod tile;
+mod wide;
 
 use std::cell::Cell;
 
@@ -19,9 +24,14 @@ use crate::Isa;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
 pub(crate) use math::{exp, sigmoid, silu, softplus, tanh};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 pub(crate) use tile::{Factors, Lane, Matrix, add_products, dot, dot_products};
+pub(crate) use wide::{Eight, Wide};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
@@ -32,6 +42,10 @@ pub(crate) const LANES: usize = 8;
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Eight f32.
     type F32: Copy;
+    /// The widest vectors there are.
+    type Wide: Wide;
+
+    fn wide(self) -> Self::Wide;
 
     fn splat(self, x: f32) -> Self::F32;
     fn load(self, x: &[f32; LANES]) -> Self::F32;
@@ -140,19 +154,22 @@ pub(crate) enum Token {
     Scalar(Scalar),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl Token {
     #[inline]
     pub(crate) fn of(isa: Isa) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if isa >= Isa::Avx2
-            && let Some(token) = Avx2::detect()
-        {
-            return Token::Avx2(token);
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => {
+                Avx2::detect().map_or(Token::Scalar(Scalar), Token::Avx2)
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonDotProd => Token::Neon(Neon),
+            _ => Token::Scalar(Scalar),
         }
-        let _ = isa;
-        Token::Scalar(Scalar)
     }
 }
 
@@ -174,8 +191,36 @@ macro_rules! simd_fn {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the token exists only on machines that have these features.
                 $crate::cpu::simd::Token::Avx2(s) => unsafe { avx2(s, $($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::cpu::simd::Token::Neon(s) => $generic(s, $($arg),*),
             }
         }
     };
 }
 pub(crate) use simd_fn;
+
+/// As [`simd_fn`], with a copy for [`Wide`] vectors where an instruction set has wider ones.
+macro_rules! wide_fn {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident $([$($generics:tt)*])? ($($arg:ident : $ty:ty),* $(,)?)) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name $(<$($generics)*>)? (isa: $crate::Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[allow(clippy::too_many_arguments)]
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl")]
+            fn avx512 $(<$($generics)*>)? (s: $crate::cpu::simd::Avx512, $($arg: $ty),*) {
+                $generic(s, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            if isa == $crate::Isa::Avx512Vnni
+                && let Some(s) = $crate::cpu::simd::Avx512::detect()
+            {
+                // SAFETY: the token exists only on machines that have these features.
+                return unsafe { avx512(s, $($arg),*) };
+            }
+            $crate::cpu::simd::simd_fn! { fn narrow = $generic $([$($generics)*])? ($($arg: $ty),*) }
+            narrow(isa, $($arg),*)
+        }
+    };
+}
+pub(crate) use wide_fn;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{LANES, Simd};
+use super::{Eight, LANES, Simd};
 
 /// Portable Rust.
 #[derive(Clone, Copy)]
@@ -17,6 +17,12 @@ fn zip(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
 
 impl Simd for Scalar {
     type F32 = V;
+    type Wide = Eight<Self>;
+
+    #[inline(always)]
+    fn wide(self) -> Eight<Self> {
+        Eight(self)
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> V {

@@ -2,16 +2,22 @@
 //!
 //! Both kernels define a result by its own operands: a value is the same whichever tile it was computed in.
 
+// Loops over rows and vectors index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use half::f16;
 
-use super::{LANES, Simd};
+use super::{Eight, LANES, Simd, Wide};
 
 /// A number type that kernels widen to f32 as they load it.
 pub(crate) trait Lane: crate::cpu::view::Element {
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F32;
+    /// # Safety
+    /// As for [`Wide::load`].
+    unsafe fn load_wide<W: Wide>(w: W, x: *const Self) -> W::F32;
     fn widen(self) -> f32;
 }
 
@@ -19,6 +25,12 @@ impl Lane for f32 {
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[f32; LANES]) -> S::F32 {
         s.load(x)
+    }
+
+    #[inline(always)]
+    unsafe fn load_wide<W: Wide>(w: W, x: *const f32) -> W::F32 {
+        // SAFETY: promised by the caller.
+        unsafe { w.load(x) }
     }
 
     #[inline(always)]
@@ -31,6 +43,12 @@ impl Lane for f16 {
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[f16; LANES]) -> S::F32 {
         s.load_f16(x)
+    }
+
+    #[inline(always)]
+    unsafe fn load_wide<W: Wide>(w: W, x: *const f16) -> W::F32 {
+        // SAFETY: promised by the caller.
+        unsafe { w.load_f16(x) }
     }
 
     #[inline(always)]
@@ -241,43 +259,66 @@ pub(crate) fn add_products<S: Simd, T: Lane>(
         let out = &mut out[row * out_stride..];
         let mut column = 0;
         let mut left = width;
-        // The widest tile of eight accumulators that fits.
         let taken = match rows - row {
             1 => 1,
             2 | 3 => 2,
             _ => 4,
         };
+        let (wide, eight) = (s.wide(), Eight(s));
         macro_rules! tile {
-            ($rows:literal, $vectors:literal) => {
-                while left >= $vectors * LANES {
-                    tile::<S, T, $rows, $vectors>(s, c, terms.clone(), x, column, out, out_stride);
-                    column += $vectors * LANES;
-                    left -= $vectors * LANES;
+            ($vectors:ident, $rows:literal, $count:literal) => {
+                let step = $count * lanes(&$vectors);
+                while left >= step {
+                    tile::<_, T, $rows, $count>($vectors, c, terms.clone(), x, column, out, out_stride);
+                    column += step;
+                    left -= step;
                 }
             };
         }
+        // The largest tile that fits: sixteen accumulators with sixteen lanes, of whose registers there are twice as many,
+        // and eight with eight.
+        let sixteen = S::Wide::LANES > LANES;
         match taken {
             1 => {
-                tile!(1, 8);
-                tile!(1, 4);
-                tile!(1, 1);
+                tile!(wide, 1, 8);
+                tile!(wide, 1, 4);
+                tile!(wide, 1, 1);
+                if sixteen {
+                    tile!(eight, 1, 1);
+                }
             }
             2 => {
-                tile!(2, 4);
-                tile!(2, 1);
+                if sixteen {
+                    tile!(wide, 2, 8);
+                }
+                tile!(wide, 2, 4);
+                tile!(wide, 2, 1);
+                if sixteen {
+                    tile!(eight, 2, 1);
+                }
             }
             _ => {
-                tile!(4, 2);
-                tile!(4, 1);
+                if sixteen {
+                    tile!(wide, 4, 4);
+                }
+                tile!(wide, 4, 2);
+                tile!(wide, 4, 1);
+                if sixteen {
+                    tile!(eight, 4, 1);
+                }
             }
         }
         row += taken;
     }
 }
 
+const fn lanes<W: Wide>(_: &W) -> usize {
+    W::LANES
+}
+
 #[inline(always)]
-fn tile<S: Simd, T: Lane, const Q: usize, const W: usize>(
-    s: S,
+fn tile<W: Wide, T: Lane, const Q: usize, const N: usize>(
+    w: W,
     c: Factors,
     terms: Range<usize>,
     x: Matrix<T>,
@@ -290,33 +331,33 @@ fn tile<S: Simd, T: Lane, const Q: usize, const W: usize>(
     }
     let last = terms.end - 1;
     assert!(c.matrix.len > (Q - 1) * c.row_step() + last * c.term_step());
-    assert!(x.len >= last * x.stride + column + W * LANES);
-    let mut sums = [[s.splat(0.0); W]; Q];
+    assert!(x.len >= last * x.stride + column + N * W::LANES);
+    assert!(out.len() >= (Q - 1) * out_stride + column + N * W::LANES);
+    let mut sums = [[w.splat(0.0); N]; Q];
     for a in 0..Q {
-        let row = &out[a * out_stride + column..][..W * LANES];
-        for (w, vector) in row.as_chunks::<LANES>().0.iter().enumerate() {
-            sums[a][w] = s.load(vector);
+        for n in 0..N {
+            // SAFETY: `a < Q` and `n < N`, so the vector is inside out (asserted); so below.
+            sums[a][n] = unsafe { w.load(out.as_ptr().add(a * out_stride + column + n * W::LANES)) };
         }
     }
     for j in terms {
-        let mut row = [s.splat(0.0); W];
-        for (w, vector) in row.iter_mut().enumerate() {
+        let mut row = [w.splat(0.0); N];
+        for (n, vector) in row.iter_mut().enumerate() {
             // SAFETY: `j <= last`, so the vector ends within x (asserted).
-            *vector =
-                T::load(s, unsafe { &*x.first.add(j * x.stride + column + w * LANES).cast::<[T; LANES]>() });
+            *vector = unsafe { T::load_wide(w, x.first.add(j * x.stride + column + n * W::LANES)) };
         }
         for (a, sums) in sums.iter_mut().enumerate() {
             // SAFETY: `j <= last` and `a < Q`, so the index is within c (asserted).
-            let factor = s.splat(unsafe { *c.matrix.first.add(a * c.row_step() + j * c.term_step()) });
+            let factor = w.splat(unsafe { *c.matrix.first.add(a * c.row_step() + j * c.term_step()) });
             for (sum, vector) in sums.iter_mut().zip(row) {
-                *sum = s.mul_add(factor, vector, *sum);
+                *sum = w.mul_add(factor, vector, *sum);
             }
         }
     }
     for a in 0..Q {
-        let row = &mut out[a * out_stride + column..][..W * LANES];
-        for (w, vector) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            s.store(sums[a][w], vector);
+        for n in 0..N {
+            // SAFETY: as above.
+            unsafe { w.store(sums[a][n], out.as_mut_ptr().add(a * out_stride + column + n * W::LANES)) };
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use super::piece::{Memory, Part, Piece, copy_padded};
 use crate::CHUNK;
-use crate::cpu::simd::{Factors, LANES, Matrix, Simd, add_products, dot, dot_products, exp, simd_fn};
+use crate::cpu::simd::{Factors, LANES, Matrix, Simd, add_products, dot, dot_products, exp, wide_fn};
 
 /// Rows whose sums over earlier rows are computed together.
 const BLOCK: usize = 4;
@@ -302,7 +302,7 @@ fn fold<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, memory: &mut Mem
     }
 }
 
-simd_fn! {
+wide_fn! {
     /// Works through a piece: outputs, rings and matrices of its value heads.
     pub(super) fn advance = work_through(piece: &Piece, scratch: &mut [f32])
 }

@@ -37,12 +37,21 @@ pub(super) fn padded(cols: usize) -> usize {
 
 /// The kernel for every block type.
 pub(super) fn kernel(isa: Isa) -> Kernel {
-    #[cfg(target_arch = "x86_64")]
-    if matches!(Token::of(isa), Token::Avx2(_)) {
-        return Kernel { name: "avx2 f32", compute: avx2, rereads: true };
+    match Token::of(isa) {
+        #[cfg(target_arch = "x86_64")]
+        Token::Avx2(_) => Kernel { name: "avx2 f32", compute: avx2, rereads: true },
+        #[cfg(target_arch = "aarch64")]
+        Token::Neon(_) => Kernel { name: "neon f32", compute: neon, rereads: true },
+        Token::Scalar(_) => Kernel { name: "scalar f32", compute: scalar, rereads: true },
     }
-    let _ = isa;
-    Kernel { name: "scalar f32", compute: scalar, rereads: true }
+}
+
+/// # Safety
+/// As for [`Kernel::compute`].
+#[cfg(target_arch = "aarch64")]
+unsafe fn neon(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
+    // SAFETY: promised by the caller.
+    unsafe { compute(crate::cpu::simd::Neon, panel, columns, out, scratch) }
 }
 
 /// # Safety
@@ -248,7 +257,12 @@ unsafe fn unpacked<S: Simd>(
             let len = TILE_COLS.min(panel.cols - start);
             for (r, tile) in tile[..rows].iter_mut().enumerate() {
                 // SAFETY: promised by the caller.
-                unsafe { unpack(panel, row + r, start, len, tile) };
+                unsafe {
+                    match panel.block_type {
+                        BlockType::F16 => widen_part(s, panel, row + r, start, len, tile),
+                        _ => unpack(panel, row + r, start, len, tile),
+                    }
+                }
             }
             for (columns, sums) in columns.chunks(COLUMNS).zip(sums.chunks_mut(COLUMNS)) {
                 // SAFETY: promised by the caller; columns are completed to whole vectors.
@@ -297,6 +311,37 @@ unsafe fn part_of_rows<S: Simd, const C: usize>(
     for r in 0..ROWS {
         for c in 0..C {
             s.store(acc[r][c], &mut sums[c][r]);
+        }
+    }
+}
+
+/// As [`unpack`], of half precision: with as few columns as stay in the second-level cache, number by number would take
+/// as long as multiplying them.
+///
+/// # Safety
+/// The panel's rows are readable.
+#[inline(always)]
+unsafe fn widen_part<S: Simd>(
+    s: S,
+    panel: &Panel,
+    row: usize,
+    start: usize,
+    len: usize,
+    out: &mut [f32; TILE_COLS],
+) {
+    let (whole, rest) = (len / LANES, len % LANES);
+    // SAFETY: a part of a readable row, which need not be aligned.
+    unsafe {
+        let from = panel.first.add(row * panel.row_bytes + start * size_of::<f16>()).cast::<[f16; LANES]>();
+        let (vectors, _) = out.as_chunks_mut::<LANES>();
+        for (i, vector) in vectors[..whole].iter_mut().enumerate() {
+            s.store(s.load_f16(&from.add(i).read_unaligned()), vector);
+        }
+        if rest != 0 {
+            let mut last = [f16::ZERO; LANES];
+            let bytes = rest * size_of::<f16>();
+            std::ptr::copy_nonoverlapping(from.add(whole).cast::<u8>(), last.as_mut_ptr().cast(), bytes);
+            s.store(s.load_f16(&last), &mut vectors[whole]);
         }
     }
 }

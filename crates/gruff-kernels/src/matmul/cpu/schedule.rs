@@ -126,7 +126,7 @@ impl Task {
         let wanted = share / (self.row_bytes() * column_step.min(columns)).max(1);
         let row_step = match (columns, threads) {
             (1, 1) => rows.min(256),
-            (1, _) => wanted.clamp(1, 256),
+            (1, _) => wanted.clamp(2, 256).next_multiple_of(2),
             (..ROWS_PAY, _) => wanted.clamp(4, 256).next_multiple_of(4),
             _ => wanted.clamp(ROWS.start, ROWS.end).next_multiple_of(ROWS.start),
         };

@@ -6,8 +6,8 @@
 //! those that have loud blocks.
 
 mod portable;
-#[cfg(target_arch = "x86_64")]
-mod x86;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod simd;
 
 use gruff_blocks::BlockType;
 
@@ -26,6 +26,7 @@ const BLOCKS: usize = GROUP / Q8_BLOCK;
 pub(super) const LANE_BLOCKS: [usize; BLOCKS] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// The lane of each block of a group.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const LANES_OF: [usize; BLOCKS] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// 256 activations of a row.
@@ -54,6 +55,7 @@ pub(super) fn groups(cols: usize) -> usize {
 
 impl Group {
     /// Whether a block has a second term.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     fn is_loud(&self) -> bool {
         self.loud != 0
@@ -77,9 +79,9 @@ pub(super) fn row_bytes(cols: usize) -> usize {
 
 /// The kernel for a block type, where the instruction set has one.
 pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if isa != Isa::Scalar {
-        return x86::product::kernel(isa, block_type);
+        return simd::product::kernel(isa, block_type);
     }
     let _ = isa;
     portable::kernel(block_type)
@@ -119,11 +121,11 @@ pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group, second: u3
 
 /// Rounds a group; returns the largest magnitudes of its blocks.
 fn quantize_group(isa: Isa, values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if isa != Isa::Scalar {
         // SAFETY: every x86 instruction set but the scalar one includes AVX2, FMA and F16C, and a device is only
         // made for one that the machine has.
-        return unsafe { x86::quantize::group(values, out) };
+        return unsafe { simd::quantize::group(values, out) };
     }
     let _ = isa;
     quantize_group_portably(values, out)
@@ -131,10 +133,10 @@ fn quantize_group(isa: Isa, values: &[f32; GROUP], out: &mut Group) -> [f32; BLO
 
 /// What rounding left of a group.
 fn remainders(isa: Isa, values: &[f32; GROUP], largest: &[f32; BLOCKS]) -> [f32; GROUP] {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if isa != Isa::Scalar {
         // SAFETY: as above.
-        return unsafe { x86::quantize::remainders(values, largest) };
+        return unsafe { simd::quantize::remainders(values, largest) };
     }
     let _ = isa;
     remainders_portably(values, largest)

@@ -1,45 +1,19 @@
-//! Products of bytes: weights (as [`Quants`] says) times signed activations, exact sums of four in each lane.
-//!
-//! # Safety
-//! The features that an instruction set's doc names are enabled where these are inlined.
+//! Products of bytes on x86-64.
 
 use std::arch::x86_64::*;
 
-use super::{Form, Quants, Unpack, each};
-
-/// How an instruction set multiplies bytes in vectors of 256 bits, which hold four values of each of eight blocks.
-pub(super) trait Dot {
-    /// Signed weights are stored `1 <<` this too large, where the instruction wants unsigned ones.
-    const SIGNED_OFFSET: Option<u32>;
-
-    /// Stores signed weights as the instruction wants them.
-    unsafe fn signed(weights: __m256i) -> __m256i;
-
-    /// `sum + w[0] x[0] + w[1] x[1] + w[2] x[2] + w[3] x[3]`, four bytes a lane.
-    unsafe fn dot4<F: Form>(sum: __m256i, w: [__m256i; 4], x: [__m256i; 4]) -> __m256i;
-}
-
-/// What makes signed bytes unsigned: 128.
-pub(super) const SIGNED_OFFSET: u32 = 7;
-
-/// By how much the stored weights are too large: `1 << n`.
-#[inline(always)]
-pub(super) const fn offset<D: Dot, U: Unpack>() -> Option<u32> {
-    match U::Form::QUANTS {
-        Quants::Signed => D::SIGNED_OFFSET,
-        _ if U::Form::SHIFTED => Some(U::OFFSET),
-        _ => None,
-    }
-}
+use super::super::vector::{OneRow, TwoRows};
+use super::super::{Form, Quants, each};
+use super::{Dot, SIGNED_OFFSET};
 
 /// AVX2: 8-bit products are summed in pairs of 16 bits, which saturate, so that how many may be added up
 /// depends on the size of the weights.
-pub(super) struct Avx2;
+pub(in super::super) struct Avx2;
 
 impl Avx2 {
     /// Products of two vectors, summed in pairs.
     #[inline(always)]
-    pub(super) unsafe fn pairs<F: Form>(w: __m256i, x: __m256i) -> __m256i {
+    pub(in super::super) unsafe fn pairs<F: Form>(w: __m256i, x: __m256i) -> __m256i {
         // SAFETY: see above.
         unsafe {
             match F::QUANTS {
@@ -52,6 +26,8 @@ impl Avx2 {
 }
 
 impl Dot for Avx2 {
+    type V = OneRow;
+    const TOGETHER: usize = 4;
     const SIGNED_OFFSET: Option<u32> = None;
 
     #[inline(always)]
@@ -90,26 +66,28 @@ impl Dot for Avx2 {
     }
 }
 
-/// AVX-512 VNNI: four products and their sum in one instruction, and 32 registers.
-pub(super) struct Vnni;
+/// AVX-512 VNNI: four products and their sum in one instruction, two rows in a register, and 32 registers.
+pub(in super::super) struct Vnni;
 
 impl Dot for Vnni {
+    type V = TwoRows;
+    const TOGETHER: usize = 2;
     const SIGNED_OFFSET: Option<u32> = Some(SIGNED_OFFSET);
 
     #[inline(always)]
-    unsafe fn signed(weights: __m256i) -> __m256i {
+    unsafe fn signed(weights: __m512i) -> __m512i {
         // SAFETY: see above.
-        unsafe { _mm256_xor_si256(weights, _mm256_set1_epi8(-128)) }
+        unsafe { _mm512_xor_si512(weights, _mm512_set1_epi8(-128)) }
     }
 
     #[inline(always)]
-    unsafe fn dot4<F: Form>(sum: __m256i, w: [__m256i; 4], x: [__m256i; 4]) -> __m256i {
+    unsafe fn dot4<F: Form>(sum: __m512i, w: [__m512i; 4], x: [__m512i; 4]) -> __m512i {
         // SAFETY: see above.
         unsafe {
-            let sum = _mm256_dpbusd_epi32(sum, w[0], x[0]);
-            let sum = _mm256_dpbusd_epi32(sum, w[1], x[1]);
-            let sum = _mm256_dpbusd_epi32(sum, w[2], x[2]);
-            _mm256_dpbusd_epi32(sum, w[3], x[3])
+            let sum = _mm512_dpbusd_epi32(sum, w[0], x[0]);
+            let sum = _mm512_dpbusd_epi32(sum, w[1], x[1]);
+            let sum = _mm512_dpbusd_epi32(sum, w[2], x[2]);
+            _mm512_dpbusd_epi32(sum, w[3], x[3])
         }
     }
 }

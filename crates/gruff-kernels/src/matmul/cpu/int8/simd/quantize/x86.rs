@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, remainders_portably};
-use super::lines::transpose8;
+use super::super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, remainders_portably};
+use super::super::lines::transpose8;
+use super::super::vector::OneRow;
 
 /// The bits of the least f32 that is not finite.
 const INFINITY: i32 = 0x7f80_0000;
@@ -13,17 +14,20 @@ const INFINITY: i32 = 0x7f80_0000;
 /// # Safety
 /// AVX2.
 #[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn remainders(values: &[f32; GROUP], largest: &[f32; BLOCKS]) -> [f32; GROUP] {
+pub(in super::super::super) unsafe fn remainders(
+    values: &[f32; GROUP],
+    largest: &[f32; BLOCKS],
+) -> [f32; GROUP] {
     remainders_portably(values, largest)
 }
 
-/// Rounds 256 values exactly as [`round_block`](super::super::super::super::round_block) does each 32; returns the
+/// Rounds 256 values exactly as [`round_block`](crate::matmul::round_block) does each 32; returns the
 /// largest magnitudes of the blocks.
 ///
 /// # Safety
 /// AVX2 and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
+pub(in super::super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) -> [f32; BLOCKS] {
     // SAFETY: loads and stores are inside the arrays.
     unsafe {
         let load = |block: usize, i: usize| _mm256_loadu_ps(values.as_ptr().add(32 * block + 8 * i));
@@ -64,7 +68,7 @@ pub(in super::super) unsafe fn group(values: &[f32; GROUP], out: &mut Group) -> 
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             blocks[block] = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order);
         }
-        let quants = transpose8(blocks);
+        let quants = transpose8::<OneRow>(blocks);
         let ones = _mm256_set1_epi8(1);
         let mut halves = [_mm256_setzero_si256(); 2];
         for (g, v) in quants.into_iter().enumerate() {

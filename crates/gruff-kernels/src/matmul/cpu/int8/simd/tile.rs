@@ -5,14 +5,22 @@
 
 use super::super::super::kernel::Panel;
 use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, LANES_OF};
-use super::dot::{Avx2, Dot, SIGNED_OFFSET, Vnni};
+use super::dot::{Dot, SIGNED_OFFSET};
 use super::product::{Groups, stored};
 use super::transpose::{OCTET, TileBlock, Weights, octet};
-use super::wide::{AvxVnni, Wide};
+use super::vector::Vector;
+use super::wide::Wide;
 use super::{Form, Quants, Unpack, each};
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
 use crate::matmul::Q8_BLOCK;
+
+#[cfg(target_arch = "x86_64")]
+use super::dot::{Avx2, Vnni};
+#[cfg(target_arch = "aarch64")]
+use super::dot::{DotProd, Neon};
+#[cfg(target_arch = "x86_64")]
+use super::wide::AvxVnni;
 
 /// The instruction sets that kernels are compiled for, each with its tile.
 pub(super) trait Tiled: Dot {
@@ -38,9 +46,16 @@ macro_rules! all_columns {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 all_columns!(avx2, Avx2, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
 all_columns!(avx_vnni, AvxVnni, "avx2,fma,f16c,avxvnni");
+#[cfg(target_arch = "x86_64")]
 all_columns!(vnni, Vnni, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
+#[cfg(target_arch = "aarch64")]
+all_columns!(neon, Neon, "neon");
+#[cfg(target_arch = "aarch64")]
+all_columns!(dotprod, DotProd, "neon,dotprod");
 
 /// Declares an instruction set's tile.
 macro_rules! tiled {
@@ -74,11 +89,17 @@ macro_rules! tiled {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 tiled!(Vnni, 32, |_isa, tile, columns, out, stride| vnni::<F>(tile, columns, out, stride));
+#[cfg(target_arch = "x86_64")]
 tiled!(Avx2, 16, |isa, tile, columns, out, stride| match isa {
     Isa::AvxVnni => avx_vnni::<F>(tile, columns, out, stride),
     _ => avx2::<F>(tile, columns, out, stride),
 });
+#[cfg(target_arch = "aarch64")]
+tiled!(Neon, 16, |_isa, tile, columns, out, stride| neon::<F>(tile, columns, out, stride));
+#[cfg(target_arch = "aarch64")]
+tiled!(DotProd, 16, |_isa, tile, columns, out, stride| dotprod::<F>(tile, columns, out, stride));
 
 /// Unpacked rows.
 pub(super) struct Tile {
@@ -133,18 +154,26 @@ pub(super) unsafe fn product<D: Tiled, U: Unpack>(
 #[inline(always)]
 unsafe fn unpack<D: Tiled, U: Unpack>(panel: &Panel, row: usize, tile: *mut D::Block) {
     // SAFETY: promised by the caller.
-    let mut weights = unsafe { Groups::of(panel) };
+    let mut weights = unsafe { Groups::<D::V>::of(panel) };
     let wanted = D::ROWS.min((panel.rows - row).next_multiple_of(OCTET));
     for group in 0..panel.cols.div_ceil(GROUP) {
         for first in (0..wanted).step_by(OCTET) {
             // SAFETY: promised by the caller.
             unsafe {
                 let mut rows = std::mem::MaybeUninit::<[Weights; OCTET]>::uninit();
-                for r in 0..OCTET {
-                    let w = weights.unpack::<U>((row + first + r).min(panel.rows - 1), group);
-                    let weights =
-                        Weights { quants: stored::<D, U>(w.quants), scales: w.scales, mins: w.mins };
-                    rows.as_mut_ptr().cast::<Weights>().add(r).write(weights);
+                for r in (0..OCTET).step_by(D::V::ROWS) {
+                    let w = weights.unpack::<U>([row + first + r, row + first + r + 1], group);
+                    let quants = stored::<D, U>(w.quants);
+                    for i in 0..D::V::ROWS {
+                        let to = rows.as_mut_ptr().cast::<Weights>().add(r + i);
+                        for g in 0..BLOCKS {
+                            D::V::store_bits(quants[g], i, (&raw mut (*to).quants[g]).cast());
+                        }
+                        for half in 0..2 {
+                            D::V::store_floats(w.scales[half], i, (&raw mut (*to).scales[half]).cast());
+                            D::V::store_floats(w.mins[half], i, (&raw mut (*to).mins[half]).cast());
+                        }
+                    }
                 }
                 let parts = [U::Form::HALVES, U::Form::MINS];
                 D::octet(&*rows.as_ptr(), parts, tile.add(group * BLOCKS), first);

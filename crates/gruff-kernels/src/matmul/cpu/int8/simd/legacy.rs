@@ -1,10 +1,9 @@
 //! The first generation: blocks of 32 with one scale, eight of them at a time.
 
-use std::arch::x86_64::*;
-
 use gruff_blocks::legacy;
 
-use super::lines::{chain, halves, nibbles, pairs_of_halves, transpose_16_bytes, words};
+use super::lines::{chain, nibbles, transpose_16_bytes};
+use super::vector::{Packed, Vector};
 use super::{Bytes, Centred, Form, Unpack, Unpacked, WithMins, each};
 
 /// The fifth bits of eight blocks, `stride` bytes apart, as 0 or 16 in every byte.
@@ -12,27 +11,18 @@ use super::{Bytes, Centred, Form, Unpack, Unpacked, WithMins, each};
 /// # Safety
 /// As for [`Unpack::unpack`].
 #[inline(always)]
-unsafe fn fifth_bits(first: *const u8, stride: usize) -> [__m256i; 8] {
+unsafe fn fifth_bits<V: Vector>(first: Packed, stride: usize) -> [V::Bits; 8] {
     // SAFETY: see above.
     unsafe {
-        let bits = words(first, stride);
-        let sixteen = _mm256_set1_epi8(16);
+        let bits = V::gather_words(first, stride);
+        let sixteen = V::splat8(16);
         each!(|g: 8| {
             // Values 4 g .. 4 g + 4 are half of byte g / 2 of the word.
-            let h = (g / 2) as i32 * 0x0101_0101;
-            let from = _mm256_setr_epi32(
-                h,
-                h + 0x0404_0404,
-                h + 0x0808_0808,
-                h + 0x0c0c_0c0c,
-                h,
-                h + 0x0404_0404,
-                h + 0x0808_0808,
-                h + 0x0c0c_0c0c,
-            );
-            let mask = _mm256_set1_epi32(if g % 2 == 0 { 0x0804_0201 } else { 0x8040_2010_u32 as i32 });
-            let bits = _mm256_and_si256(_mm256_shuffle_epi8(bits, from), mask);
-            _mm256_and_si256(_mm256_cmpeq_epi8(bits, mask), sixteen)
+            let h = (g / 2) as i8;
+            let from: [i8; 16] = each!(|i: 16| h + (i / 4 * 4) as i8);
+            let mask = V::splat32(if g % 2 == 0 { 0x0804_0201 } else { 0x8040_2010_u32 as i32 });
+            let bits = V::and(V::shuffle(bits, V::table(&from)), mask);
+            V::and(V::equal8(bits, mask), sixteen)
         })
     }
 }
@@ -48,21 +38,23 @@ macro_rules! small_quants {
             const OFFSET: u32 = $offset;
 
             #[inline(always)]
-            unsafe fn unpack(packed: *const u8) -> Unpacked {
+            unsafe fn unpack<V: Vector>(packed: Packed) -> Unpacked<V> {
                 const STRIDE: usize = size_of::<$block>();
                 // SAFETY: all loads are inside the eight blocks.
                 unsafe {
-                    let qs = packed.add(std::mem::offset_of!($block, qs));
-                    let (low, high) = nibbles(transpose_16_bytes(qs, STRIDE));
-                    let quants = chain(low, high);
+                    let qs = packed.at(std::mem::offset_of!($block, qs));
+                    let (low, high) = nibbles::<V>(transpose_16_bytes::<V>(qs, STRIDE));
+                    let quants = chain::<V>(low, high);
                     $(
-                        let fifth = fifth_bits(packed.add(std::mem::offset_of!($block, $qh)), STRIDE);
-                        let quants = each!(|g: 8| _mm256_or_si256(quants[g], fifth[g]));
+                        let fifth = fifth_bits::<V>(packed.at(std::mem::offset_of!($block, $qh)), STRIDE);
+                        let quants = each!(|g: 8| V::or(quants[g], fifth[g]));
                     )?
                     let (scale, min) = if <$form>::MINS {
-                        pairs_of_halves(packed, STRIDE)
+                        // The scale, and behind it the minimum.
+                        let both = V::gather_words(packed, STRIDE);
+                        (V::low_f16(both), V::high_f16(both))
                     } else {
-                        (halves(packed, STRIDE), _mm256_setzero_ps())
+                        (V::gather_f16(packed, STRIDE), V::zero())
                     };
                     Unpacked { quants, scales: [scale; 2], mins: [min; 2] }
                 }
@@ -83,13 +75,18 @@ impl Unpack for Q8_0 {
     const BYTES: usize = 8 * size_of::<legacy::Q8_0>();
 
     #[inline(always)]
-    unsafe fn unpack(packed: *const u8) -> Unpacked {
+    unsafe fn unpack<V: Vector>(packed: Packed) -> Unpacked<V> {
         const STRIDE: usize = size_of::<legacy::Q8_0>();
         // SAFETY: all loads are inside the eight blocks.
         unsafe {
-            let qs = packed.add(std::mem::offset_of!(legacy::Q8_0, qs));
-            let quants = chain(transpose_16_bytes(qs, STRIDE), transpose_16_bytes(qs.add(16), STRIDE));
-            Unpacked { quants, scales: [halves(packed, STRIDE); 2], mins: [_mm256_setzero_ps(); 2] }
+            let qs = packed.at(std::mem::offset_of!(legacy::Q8_0, qs));
+            let (first, last) =
+                (transpose_16_bytes::<V>(qs, STRIDE), transpose_16_bytes::<V>(qs.at(16), STRIDE));
+            Unpacked {
+                quants: chain::<V>(first, last),
+                scales: [V::gather_f16(packed, STRIDE); 2],
+                mins: [V::zero(); 2],
+            }
         }
     }
 }

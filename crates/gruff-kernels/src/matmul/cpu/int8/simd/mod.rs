@@ -1,9 +1,9 @@
-//! Integer kernels for x86-64.
+//! Integer kernels with vector instructions.
 //!
-//! [`Unpack`] says, once a block type, how 256 packed values become bytes and scales in registers;
-//! [`Dot`] says, once an instruction set, how bytes are multiplied; [`product`] makes matvec and matmul of the
-//! two. Everything below the entry points of `product` is inlined into them, which is where the features are
-//! enabled.
+//! [`Vector`] says, once an instruction set, what registers can do; [`Unpack`], once a block type, how 256 packed values
+//! become bytes and scales in registers; [`Dot`](dot::Dot), once an instruction set, how bytes are multiplied; [`product`]
+//! makes matvec and matmul of the three. Everything below the entry points of `product` is inlined into them, which is
+//! where the features are enabled.
 
 // Loops over rows, columns and halves index several arrays at once.
 #![allow(clippy::needless_range_loop)]
@@ -17,13 +17,13 @@ pub(super) mod product;
 pub(super) mod quantize;
 mod tile;
 mod transpose;
+mod vector;
 mod wide;
-
-use std::arch::x86_64::*;
 
 use iq::{Iq4Nl, Iq4Xs, Mxfp4};
 use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+use vector::{Packed, Vector};
 
 /// `[value; N]` for each value of an index. Kernels use this and no closures: only what is inlined by force is sure to
 /// be compiled with the features that the entry points enable.
@@ -40,24 +40,23 @@ macro_rules! each {
 }
 use each;
 
-/// 256 values of a row in registers: eight blocks of 32, interleaved.
+/// 256 values of each row of a vector in registers: eight blocks of 32, interleaved.
 ///
 /// Vector `g` of `quants` holds values `4 g .. 4 g + 4` of each of the eight blocks; lane `p` (of 4 bytes, or of
 /// one f32) belongs to block [`LANE_BLOCKS`](super::LANE_BLOCKS)`[p]`. So eight byte products accumulate straight
 /// into one vector of eight block sums, with no sum across lanes.
-#[derive(Clone, Copy)]
-pub(super) struct Unpacked {
-    pub(super) quants: [__m256i; 8],
+struct Unpacked<V: Vector> {
+    quants: [V::Bits; 8],
     /// `scales[0]` belongs to the first 16 values of each block and `scales[1]` to the last; types with one scale
     /// for 32 use the first only.
-    pub(super) scales: [__m256; 2],
+    scales: [V::Floats; 2],
     /// What is added: `value = scale * quant + min`. As `scales`; types without minima ignore it.
-    pub(super) mins: [__m256; 2],
+    mins: [V::Floats; 2],
 }
 
 /// What the bytes of [`Unpacked`] are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quants {
+enum Quants {
     /// Unsigned, below 32.
     Five,
     /// Unsigned, below 64.
@@ -67,7 +66,7 @@ pub(super) enum Quants {
 }
 
 /// What kernels need to know of a block type once it is unpacked. Types of one form share a kernel for many columns.
-pub(super) trait Form {
+trait Form {
     const QUANTS: Quants;
     /// Whether unsigned quants are stored too large, by [`Unpack::OFFSET`].
     const SHIFTED: bool;
@@ -81,7 +80,7 @@ macro_rules! forms {
     ($($(#[$meta:meta])* $name:ident: $quants:ident, shifted: $shifted:literal, halves: $halves:literal, mins: $mins:literal;)*) => {
         $(
             $(#[$meta])*
-            pub(super) struct $name;
+            struct $name;
 
             impl Form for $name {
                 const QUANTS: Quants = Quants::$quants;
@@ -107,17 +106,17 @@ forms! {
     SixBitHalves: Six, shifted: true, halves: true, mins: false;
 }
 
-/// A block type, as x86 kernels see it.
-pub(super) trait Unpack {
+/// A block type, as kernels see it.
+trait Unpack {
     type Form: Form;
     /// Packed bytes of 256 values.
     const BYTES: usize;
     /// Quants are stored `1 << OFFSET` too large, if the form says so.
     const OFFSET: u32 = 0;
 
-    /// Unpacks 256 values.
+    /// Unpacks 256 values of each row.
     ///
     /// # Safety
-    /// `packed` points to `BYTES` readable bytes; the caller has AVX2, FMA and F16C enabled.
-    unsafe fn unpack(packed: *const u8) -> Unpacked;
+    /// `packed` points to `BYTES` readable bytes in each row; the caller has the vector's features enabled.
+    unsafe fn unpack<V: Vector>(packed: Packed) -> Unpacked<V>;
 }
