@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gruff_models::{CacheOptions, Caches, Model};
 
+use crate::disk::DiskCache;
 use crate::error::refuse;
 use crate::job::Job;
 use crate::keep::Keeper;
@@ -33,6 +34,7 @@ pub struct Engine {
     pub(crate) running: Vec<Job>,
     pub(crate) prefix: PrefixCache,
     pub(crate) keeper: Keeper,
+    pub(crate) disk: Option<DiskCache>,
     /// Of the model, when what the prefix cache holds was computed.
     pub(crate) revision: u64,
     next: u64,
@@ -67,6 +69,8 @@ impl Engine {
             rollback: options.rollback,
         })?;
         let keeper = Keeper::new(&model.config().caches, &options, &memory);
+        let disk = options.prefix_cache_folder.as_ref().filter(|_| options.prefix_cache != Some(0));
+        let disk = disk.map(|folder| DiskCache::open(folder, &*model, &options)).transpose()?;
         Ok(Self {
             pages: Pool::new(memory.pages()),
             slots: Pool::new(options.max_sequences),
@@ -74,6 +78,7 @@ impl Engine {
             running: Vec::new(),
             prefix: PrefixCache::new(keeper.recurrent, keeper.snapshot_budget),
             keeper,
+            disk,
             revision: model.revision(),
             next: 0,
             turn: 0,

@@ -121,7 +121,40 @@ impl Engine {
         if !self.keeper.enabled || sequence.states.is_some() || sequence.untold().is_some() {
             return None;
         }
+        if sequence.adapters.is_none() {
+            self.load(&sequence.tokens);
+        }
         self.prefix.lookup(&mut self.pages, sequence.adapters.as_ref(), &sequence.tokens)
+    }
+
+    /// Brings what files hold of a prompt into the tree, where that is much more than the tree has, as far as there are
+    /// pages that nobody uses.
+    fn load(&mut self, tokens: &[u32]) {
+        let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model)) else { return };
+        let known = self.prefix.reach(None, tokens);
+        let wanted = &tokens[..tokens.len() - 1];
+        let Some((file, len)) = disk.best(wanted, known, self.keeper.recurrent) else { return };
+        let count = len.div_ceil(PAGE_LEN);
+        let mut pages = loop {
+            match self.pages.take(count) {
+                Some(pages) => break pages,
+                None if self.prefix.evict(&mut self.pages) => {}
+                None => return,
+            }
+        };
+        if let Some(snapshot) = disk.read(file, len, &pages, &mut self.caches, self.keeper.recurrent) {
+            self.prefix.insert(&mut self.pages, None, &tokens[..len], &mut pages, snapshot);
+        }
+        self.pages.give_back(pages);
+    }
+
+    /// Writes what is kept to files, where there is a folder for it.
+    fn save(&mut self) {
+        if let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model))
+            && self.model.revision() == self.revision
+        {
+            disk.write(&self.prefix.branches(), &self.caches);
+        }
     }
 
     /// Whether a request had better wait, since another one is computing what it begins with.
@@ -213,5 +246,11 @@ impl Engine {
     pub(crate) fn park(&mut self, mut sequence: Sequence) {
         self.keep_end(&mut sequence);
         self.release(sequence);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.save();
     }
 }

@@ -5,6 +5,7 @@ mod beams;
 mod check;
 mod choose;
 mod deliver;
+mod disk;
 mod engine;
 mod error;
 mod forward;
@@ -28,7 +29,7 @@ mod turns;
 pub use beams::{BeamParams, EarlyStopping};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, PrefixCacheFolder};
 pub use plan::{Context, MemoryPlan, available_memory};
 pub use prefix::CacheStats;
 pub use request::{

@@ -1,5 +1,7 @@
 //! What an engine is made with.
 
+use std::path::PathBuf;
+
 use gruff_kernels::{CHUNK, KvDtype};
 
 use crate::Context;
@@ -11,6 +13,19 @@ const MIXED_TOKENS: usize = 2 * CHUNK;
 
 /// Bytes of logits of prompts in a step at most.
 const SCORES: usize = 64 << 20;
+
+/// A folder for what is kept of earlier requests.
+///
+/// Several engines and models may share it. What another model, another number type or another version of gruff
+/// computed is not read. A model that hooks, weights or adapters have changed since the engine was made neither reads
+/// nor writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixCacheFolder {
+    /// Where it is; made if need be. Who may read it may read the tokens of requests.
+    pub path: PathBuf,
+    /// Bytes that all files in it may take; the oldest make room.
+    pub bytes: u64,
+}
 
 /// Choices for an engine.
 #[derive(Clone, Debug)]
@@ -35,6 +50,9 @@ pub struct EngineOptions {
     /// own: `None` for a default (of a model with recurrent state as much as keys and values take, for snapshots of
     /// it; else nothing more), 0 to keep nothing.
     pub prefix_cache: Option<u64>,
+    /// Where the prefix cache is written to when the engine ends, and read from when a prompt begins like what is there;
+    /// `None` for nowhere.
+    pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Memory that may be used, in bytes; `None` for what the system has available.
     pub memory: Option<u64>,
 }
@@ -50,6 +68,7 @@ impl Default for EngineOptions {
             kv_dtype: KvDtype::F16,
             rollback: 0,
             prefix_cache: None,
+            prefix_cache_folder: None,
             memory: None,
         }
     }

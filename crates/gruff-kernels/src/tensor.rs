@@ -296,6 +296,28 @@ impl Tensor {
         self.upload(bytes)
     }
 
+    /// Copies the values' bytes out as they lie in memory, in order. Waits for the device.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn to_raw(&self) -> Result<Vec<u8>> {
+        self.device().clone().exclusive(self.span_bytes(), || self.load_bytes())
+    }
+
+    /// Copies bytes in that [`to_raw`](Self::to_raw) gave of a tensor of the same type.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of bytes differs.
+    pub fn write_raw(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.len() * self.dtype.bytes() {
+            return Err(Error::Shape {
+                op: "upload",
+                what: format!("{} bytes do not fill {:?} of {}", bytes.len(), self.shape(), self.dtype),
+            });
+        }
+        self.upload(bytes)
+    }
+
     fn expect_u8(&self, op: &'static str) -> Result<()> {
         if self.dtype == DType::U8 {
             return Ok(());

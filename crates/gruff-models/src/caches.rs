@@ -151,6 +151,44 @@ impl Caches {
         Ok(())
     }
 
+    /// The bytes of a page of keys and values in all layers, as many as [`CachePlan::bytes_per_page`] says.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when there is no such page.
+    pub fn page_bytes(&self, page: u32) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for pool in self.pools() {
+            bytes.extend_from_slice(&pool.narrow(0, page as usize, 1)?.to_raw()?);
+        }
+        Ok(bytes)
+    }
+
+    /// Fills a page with bytes that [`page_bytes`](Self::page_bytes) gave of caches like these.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when there is no such page or the number of bytes is another.
+    pub fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        let pools: Vec<Tensor> = self.pools().cloned().collect();
+        let last = pools.len().saturating_sub(1);
+        for (index, pool) in pools.iter().enumerate() {
+            let part = pool.narrow(0, page as usize, 1)?;
+            let count = if index == last { rest.len() } else { part.len() * part.dtype().bytes() };
+            let (own, others) = rest.split_at(count.min(rest.len()));
+            part.write_raw(own)?;
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// The tensors that pages lie in.
+    fn pools(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flat_map(|layer| match layer {
+            CacheLayer::Kv(kv) => vec![kv.keys(), kv.values()],
+            CacheLayer::State(_) => Vec::new(),
+        })
+    }
+
     /// Copies a slot of recurrent state in all layers, with what it can be rolled back to.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gruff::AutoModelForCausalLM;
-use gruff::floors::engine::EngineOptions;
+use gruff::floors::engine::{EngineOptions, PrefixCacheFolder};
 use gruff::floors::text::chat::ReasoningMode;
 use serde_json::{Map, Value};
 
@@ -36,6 +36,8 @@ pub struct ServerOptions {
     pub body_timeout: Duration,
     /// How long a reader may take nothing of what is sent to it before it is given up.
     pub reader_timeout: Duration,
+    /// Where what was computed is written to at the end, and read from.
+    pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Origins whose pages may use the server from a browser; `*` for all, empty for none.
     pub cors: Vec<String>,
     /// Whether the model is asked to reason, where a request does not say.
@@ -60,6 +62,7 @@ impl Default for ServerOptions {
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             reader_timeout: Duration::from_secs(60),
+            prefix_cache_folder: None,
             cors: Vec::new(),
             reasoning: ReasoningMode::Auto,
             reasoning_budget: None,
@@ -75,6 +78,10 @@ impl ServerOptions {
 
     /// What a model's engine is made with; it may use the memory that the model may.
     pub(crate) fn engine(&self, model: &AutoModelForCausalLM) -> EngineOptions {
-        EngineOptions { max_sequences: self.max_sequences, ..model.engine_options().clone() }
+        EngineOptions {
+            max_sequences: self.max_sequences,
+            prefix_cache_folder: self.prefix_cache_folder.clone(),
+            ..model.engine_options().clone()
+        }
     }
 }

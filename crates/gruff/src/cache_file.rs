@@ -9,7 +9,7 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use gruff_kernels::{CHUNK, DType, Tensor};
-use gruff_models::Model;
+use gruff_models::fingerprint;
 use half::f16;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -22,8 +22,6 @@ const VERSION: u32 = 1;
 /// Ids of some million tokens.
 const LONGEST_HEADER: u32 = 64 << 20;
 const DIGEST: u64 = 32;
-/// Bytes of each parameter that go into the fingerprint, from its beginning, its middle and its end.
-const SAMPLE: usize = 64;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -170,24 +168,6 @@ fn check(header: &Header, model: &AutoModelForCausalLM, capacity: usize) -> Resu
         }
     }
     Ok(())
-}
-
-/// What tells one model from another: every parameter's name, type, shape and a sample of its bytes, its adapters, and
-/// how activations are rounded. Reads little of the weights.
-fn fingerprint(model: &dyn Model) -> Result<String> {
-    let mut hash = Sha256::new();
-    let parameters = model.named_parameters();
-    hash.update(format!("{:?} {:?}", model.config().caches, model.device().activations()));
-    for name in parameters.names() {
-        let weight = parameters.get(name)?;
-        hash.update(format!("{name} {} {:?}", weight.block_type(), weight.shape()));
-        let bytes = weight.bytes()?;
-        for start in [0, bytes.len() / 2, bytes.len().saturating_sub(SAMPLE)] {
-            hash.update(&bytes[start..bytes.len().min(start + SAMPLE)]);
-        }
-    }
-    hash.update(format!("{:?}", model.adapters().scales()));
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn to_bytes(view: &Tensor) -> Result<Vec<u8>> {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use gruff::floors::engine::{Context, Engine, EngineOptions, Event, OutputOptions, Request};
+use gruff::floors::engine::{
+    Context, Engine, EngineOptions, Event, OutputOptions, PrefixCacheFolder, Request,
+};
 use gruff::{AutoModelForCausalLM, AutoTokenizer, ChatOptions, GenerationConfig, Message, Pretrained};
 use proptest::prelude::*;
 
@@ -111,6 +113,37 @@ fn asked(pieces: &[(u32, usize)]) -> Request {
 
 fn pieces() -> impl Strategy<Value = Vec<(u32, usize)>> {
     prop::collection::vec((0u32..2, prop::sample::select(vec![9usize, 32, 65, 140])), 1..4)
+}
+
+#[test]
+fn what_a_restart_finds_in_files_has_the_same_bits() {
+    let (model, folder) = (model(), tempfile::tempdir().unwrap());
+    let engine = || {
+        let folder = PrefixCacheFolder { path: folder.path().to_owned(), bytes: 1 << 30 };
+        let options = EngineOptions {
+            context: Context::Tokens(1024),
+            prefix_cache_folder: Some(folder),
+            ..EngineOptions::default()
+        };
+        Engine::new(model.model().clone(), options).unwrap()
+    };
+    let run = |mut engine: Engine| {
+        let id = engine.submit(asked(&[(0, 140), (1, 140), (0, 65)])).unwrap();
+        let (mut told, mut cached) = (HashMap::new(), 0);
+        while !engine.is_idle() {
+            for event in engine.step().unwrap() {
+                if let Event::Finished { usage, .. } = &event {
+                    cached = usage.cached_tokens;
+                }
+                take(event, &mut told);
+            }
+        }
+        (told.remove(&id.0).unwrap(), cached)
+    };
+    let (anew, none) = run(engine());
+    let (again, found) = run(engine());
+    assert_eq!((none, found), (0, 280), "up to the last border");
+    assert!(anew == again);
 }
 
 proptest! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use gruff::BUNDLED;
+use gruff::floors::engine::PrefixCacheFolder;
 use gruff::floors::text::chat::ChatTemplate;
 use gruff_server::{Library, ServedModel, Server, ServerOptions};
 use tokio::net::TcpListener;
@@ -63,6 +64,13 @@ pub(crate) struct Serve {
     /// Seconds that a request may take [default: as long as it does]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<NonZeroUsize>,
+    /// Folder that what was computed is written to at the end, so that it survives a restart; who may read it may read
+    /// the tokens of requests
+    #[arg(long, value_name = "DIR")]
+    prefix_cache_dir: Option<PathBuf>,
+    /// MiB that all files in that folder may take
+    #[arg(long, default_value = "4096", value_name = "N")]
+    prefix_cache_dir_mb: u64,
     /// Origin whose pages may use the server from a browser, or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
@@ -195,6 +203,11 @@ impl Serve {
         Ok(Some(Arc::new(Library::new(self.source.cache_dir.clone(), options)?)))
     }
 
+    fn prefix_cache_folder(&self) -> Option<PrefixCacheFolder> {
+        let bytes = self.prefix_cache_dir_mb.saturating_mul(1 << 20);
+        self.prefix_cache_dir.clone().map(|path| PrefixCacheFolder { path, bytes })
+    }
+
     fn options(&self) -> anyhow::Result<ServerOptions> {
         let template_variables = match &self.chat_template_kwargs {
             None => serde_json::Map::new(),
@@ -227,6 +240,7 @@ impl Serve {
             max_sequences: self.max_sequences.get(),
             queue: self.queue,
             timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.get() as u64)),
+            prefix_cache_folder: self.prefix_cache_folder(),
             cors: self.cors.clone(),
             reasoning: self.reasoning.mode(),
             reasoning_budget: self.reasoning_budget,

@@ -52,6 +52,14 @@ pub struct CacheStats {
     pub evicted_snapshots: u64,
 }
 
+/// A leaf with what leads to it.
+pub(crate) struct Branch<'a> {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) pages: Vec<u32>,
+    /// In order of length.
+    pub(crate) snapshots: Vec<&'a Snapshot>,
+}
+
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
@@ -174,6 +182,27 @@ impl PrefixCache {
     /// The pages that the tree owns.
     pub(crate) fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.nodes.iter().flatten().filter(|node| node.owns_page()).map(|node| node.page)
+    }
+
+    /// All that was computed without scales of one's own, a branch for each leaf, those used last first.
+    pub(crate) fn branches(&self) -> Vec<Branch<'_>> {
+        let plain = self.roots.iter().find(|(key, _)| key.is_none()).map(|(_, root)| *root);
+        self.leaves.iter().rev().filter_map(|(_, leaf)| self.branch(*leaf, plain?)).collect()
+    }
+
+    fn branch(&self, leaf: NodeId, root: NodeId) -> Option<Branch<'_>> {
+        let above = |id: &NodeId| self.node(*id).parent;
+        let mut path: Vec<NodeId> = std::iter::successors(Some(leaf), above).collect();
+        if path.pop() != Some(root) {
+            return None;
+        }
+        path.reverse();
+        let nodes = || path.iter().map(|id| self.node(*id));
+        Some(Branch {
+            tokens: nodes().flat_map(|node| node.tokens.iter().copied()).collect(),
+            pages: nodes().map(|node| node.page).collect(),
+            snapshots: nodes().flat_map(|node| node.snapshots.values().map(|held| &held.snapshot)).collect(),
+        })
     }
 
     /// Gives up the snapshots that were not used for the longest time until there is room for this one.

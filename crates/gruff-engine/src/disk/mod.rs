@@ -1,0 +1,199 @@
+//! What the prefix cache holds, in files, so that it survives a restart.
+//!
+//! A folder has a folder of each model, and that a file of each sequence of tokens: see [`file`]. Files are written when
+//! an engine ends, whole or not at all, and read when a prompt begins like one of them.
+
+mod file;
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use gruff_kernels::{CHUNK, PAGE_LEN};
+use gruff_models::{Caches, Model, Snapshot, fingerprint};
+use sha2::{Digest, Sha256};
+
+use crate::prefix::Branch;
+use crate::{EngineOptions, Error, PrefixCacheFolder, Result};
+use file::{Header, PrefixFile, Sizes};
+
+/// Tokens that a file must save to be written or read.
+const LEAST: usize = 256;
+
+/// Letters of a model's folder.
+const NAME_LEN: usize = 32;
+
+/// A file that may be read.
+struct Entry {
+    file: PrefixFile,
+    size: u64,
+}
+
+/// The files of one model.
+pub(crate) struct DiskCache {
+    /// Of all models.
+    root: PathBuf,
+    /// Bytes that all files may take.
+    budget: u64,
+    folder: PathBuf,
+    identity: String,
+    sizes: Sizes,
+    entries: Vec<Entry>,
+    /// Of the model, which has to be as it was loaded.
+    revision: u64,
+}
+
+impl DiskCache {
+    /// Looks at what is there.
+    pub(crate) fn open(at: &PrefixCacheFolder, model: &dyn Model, options: &EngineOptions) -> Result<Self> {
+        let identity = identity(model, options)?;
+        let folder = at.path.join(&identity[..NAME_LEN]);
+        std::fs::create_dir_all(&folder).map_err(|error| refusal(&at.path, &error))?;
+        let caches = model.config().caches.clone();
+        let sizes = Sizes { page: caches.bytes_per_page(options.kv_dtype), caches };
+        let vocabulary = model.config().vocab_size;
+        let mut cache = Self {
+            root: at.path.clone(),
+            budget: at.bytes,
+            folder,
+            identity,
+            sizes,
+            entries: Vec::new(),
+            revision: model.revision(),
+        };
+        for (path, size, _) in files_in(&cache.folder) {
+            match PrefixFile::open(&path, &cache.identity, &cache.sizes, vocabulary) {
+                Ok(file) => cache.entries.push(Entry { file, size }),
+                Err(fault) => tracing::warn!("{} is not used: it {fault}", path.display()),
+            }
+        }
+        Ok(cache)
+    }
+
+    /// Whether what files hold is what the model computes.
+    pub(crate) fn serves(&self, model: &dyn Model) -> bool {
+        model.revision() == self.revision
+    }
+
+    /// The first of `tokens`, as many as a file has beyond the first `known`: which file, and how many. A model with
+    /// recurrent state goes on only where a snapshot stands.
+    pub(crate) fn best(&self, tokens: &[u32], known: usize, recurrent: bool) -> Option<(usize, usize)> {
+        let usable = |(index, entry): (usize, &Entry)| {
+            let header = entry.file.header();
+            let common = header.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+            let usable = match recurrent {
+                true => header.snapshots.iter().copied().filter(|len| *len <= common).max()?,
+                false => common,
+            };
+            Some((index, usable))
+        };
+        let best = self.entries.iter().enumerate().filter_map(usable).max_by_key(|(_, usable)| *usable)?;
+        (best.1 >= known + LEAST).then_some(best)
+    }
+
+    /// Reads the first `len` tokens of a file into `pages`, and the state behind them. A file that cannot be read is
+    /// forgotten.
+    pub(crate) fn read(
+        &mut self,
+        index: usize,
+        len: usize,
+        pages: &[u32],
+        caches: &mut Caches,
+        recurrent: bool,
+    ) -> Option<Option<Snapshot>> {
+        let file = &self.entries[index].file;
+        let read = || -> Result<Option<Snapshot>, String> {
+            let mut input = file.reader()?;
+            for page in pages {
+                let bytes = input.section(self.sizes.page)?;
+                caches.write_page(*page, &bytes).map_err(|error| error.to_string())?;
+            }
+            if recurrent { file.snapshot(&mut input, len, &self.sizes).map(Some) } else { Ok(None) }
+        };
+        let mut read = read;
+        match read() {
+            Ok(snapshot) => {
+                file.touch();
+                Some(snapshot)
+            }
+            Err(fault) => {
+                tracing::warn!("{} is not used: it {fault}", file.path().display());
+                self.entries.remove(index);
+                None
+            }
+        }
+    }
+
+    /// Writes branches of the tree, those used last first, as far as there is room; older files make some.
+    pub(crate) fn write(&mut self, branches: &[Branch<'_>], caches: &Caches) {
+        let mut written = Vec::new();
+        let mut total = 0;
+        for branch in branches.iter().filter(|branch| branch.tokens.len() >= LEAST) {
+            let header = Header {
+                identity: self.identity.clone(),
+                tokens: branch.tokens.clone(),
+                snapshots: branch.snapshots.iter().map(|snapshot| snapshot.len()).collect(),
+            };
+            let name = self.folder.join(header.name());
+            let known = self.entries.iter().find(|entry| entry.file.path() == name).map(|entry| entry.size);
+            let Some(size) = known.or_else(|| file::size(&header, &self.sizes)) else { continue };
+            if total + size > self.budget {
+                break;
+            }
+            if known.is_none() {
+                self.make_room(total + size, &written);
+                let pages = branch.pages.iter().map(|page| caches.page_bytes(*page));
+                if let Err(fault) = file::write(&name, &header, pages, &branch.snapshots) {
+                    tracing::warn!("the prefix cache cannot be written to {}: {fault}", name.display());
+                    return;
+                }
+            }
+            written.push(name);
+            total += size;
+        }
+    }
+
+    /// Removes files of any model, the oldest first, until the others beside those just written leave room.
+    fn make_room(&self, needed: u64, keep: &[PathBuf]) {
+        let folders = std::fs::read_dir(&self.root).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut others: Vec<_> =
+            folders.flat_map(|folder| files_in(&folder)).filter(|(path, ..)| !keep.contains(path)).collect();
+        others.sort_by_key(|(_, _, modified)| *modified);
+        let mut taken: u64 = others.iter().map(|(_, size, _)| size).sum();
+        for (path, size, _) in others {
+            if taken + needed <= self.budget {
+                return;
+            }
+            match std::fs::remove_file(&path) {
+                Ok(()) => taken -= size,
+                Err(error) => tracing::warn!("{} cannot be removed: {error}", path.display()),
+            }
+        }
+    }
+}
+
+/// What decides whether what one engine computed is what another would: the model, the types, the program.
+fn identity(model: &dyn Model, options: &EngineOptions) -> Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(fingerprint(model)?);
+    hash.update(format!("{} {PAGE_LEN} {CHUNK} ", options.kv_dtype));
+    hash.update(format!("{:?} {}", model.attn_implementation(), env!("CARGO_PKG_VERSION")));
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn refusal(path: &Path, error: &std::io::Error) -> Error {
+    Error::Request {
+        field: "prefix_cache_folder",
+        fault: format!("{} cannot be used: {error}; name a folder that can be written to", path.display()),
+    }
+}
+
+/// The cache files in a folder: path, size and age.
+fn files_in(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
+    let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = found.filter_map(|entry| {
+        let (path, metadata) = (entry.path(), entry.metadata().ok()?);
+        let is_ours = metadata.is_file() && path.extension().is_some_and(|end| end == file::EXTENSION);
+        is_ours.then(|| (path, metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
+    });
+    files.collect()
+}

@@ -1,0 +1,156 @@
+//! The prefix cache in files, on a model whose answers are easy to foretell.
+
+mod adder;
+
+use std::path::{Path, PathBuf};
+
+use adder::{Adder, Answers, expected, options, request};
+use gruff_engine::{Engine, EngineOptions, PrefixCacheFolder, Request};
+use gruff_kernels::KvDtype;
+use gruff_models::Model;
+
+fn with(folder: &Path, bytes: u64) -> EngineOptions {
+    let prefix_cache_folder = Some(PrefixCacheFolder { path: folder.to_owned(), bytes });
+    EngineOptions { prefix_cache_folder, ..options(2048, 2) }
+}
+
+fn text(seed: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|index| (index * index * 7 + index * seed + seed) % 50).collect()
+}
+
+/// Answers one prompt, and says how much of it was there.
+fn ask(engine: &mut Engine, prompt: &[u32]) -> usize {
+    let borders = vec![300, prompt.len().saturating_sub(30)];
+    let id = engine.submit(Request { borders, ..request(prompt, 5) }).unwrap();
+    let answers = Answers::run(engine);
+    assert_eq!(answers.tokens[&id], expected(prompt, 5));
+    answers.finished[&id].1.cached_tokens
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let below = |path: PathBuf| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    below(folder.to_owned()).flat_map(below).collect()
+}
+
+#[test]
+fn what_was_computed_survives_a_restart() {
+    for recurrent in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = Adder::new(recurrent);
+        let prompt = text(1, 700);
+        let mut engine = Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap();
+        assert_eq!(ask(&mut engine, &prompt), 0);
+        // What two branches share is in both of their files.
+        let other = [&prompt[..500], &text(2, 400)].concat();
+        ask(&mut engine, &other);
+        drop(engine);
+        assert_eq!(files(folder.path()).len(), 2);
+
+        let model = Adder::new(recurrent);
+        let mut engine = Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap();
+        assert_eq!(ask(&mut engine, &prompt), if recurrent { 670 } else { 699 });
+        assert_eq!(
+            ask(&mut engine, &[&other[..850], &[1, 2, 3]].concat()),
+            if recurrent { 300 } else { 850 }
+        );
+        // The whole of it once more, with what was read and what came since.
+        drop(engine);
+        let mut engine = Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap();
+        assert!(ask(&mut engine, &other) >= if recurrent { 870 } else { 899 });
+        // Less than is worth a file.
+        drop(engine);
+        let before = files(folder.path()).len();
+        let mut engine = Engine::new(model, with(folder.path(), 1 << 30)).unwrap();
+        ask(&mut engine, &text(9, 100));
+        drop(engine);
+        assert_eq!(files(folder.path()).len(), before);
+    }
+}
+
+#[test]
+fn files_of_another_model_are_not_read_nor_are_those_of_a_changed_one_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = text(1, 700);
+    ask(&mut Engine::new(Adder::new(true), with(folder.path(), 1 << 30)).unwrap(), &prompt);
+    assert_eq!(files(folder.path()).len(), 1);
+    let exact = EngineOptions { kv_dtype: KvDtype::F32, ..with(folder.path(), 1 << 30) };
+    assert_eq!(ask(&mut Engine::new(Adder::new(true), exact).unwrap(), &prompt), 0);
+    assert_eq!(ask(&mut Engine::new(Adder::new(false), with(folder.path(), 1 << 30)).unwrap(), &prompt), 0);
+    // One that is put in the folder of another is refused by what it says itself.
+    let all = files(folder.path());
+    assert_eq!(all.len(), 3);
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        let strange = all[to].with_file_name("0123.gruffpre");
+        std::fs::copy(&all[from], strange).unwrap();
+    }
+    assert!(ask(&mut Engine::new(Adder::new(true), with(folder.path(), 1 << 30)).unwrap(), &prompt) > 0);
+
+    let other = tempfile::tempdir().unwrap();
+    let model = Adder::new(true);
+    let mut engine = Engine::new(model.clone(), with(other.path(), 1 << 30)).unwrap();
+    model.set_attn_implementation(gruff_models::AttnImplementation::Flash);
+    ask(&mut engine, &prompt);
+    drop(engine);
+    assert_eq!(files(other.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn damaged_files_are_refused_and_harm_nobody() {
+    for recurrent in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let prompt = text(1, 400);
+        ask(&mut Engine::new(Adder::new(recurrent), with(folder.path(), 1 << 30)).unwrap(), &prompt);
+        let [path] = files(folder.path()).try_into().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let header = 16 + u32::from_le_bytes(whole[12..16].try_into().unwrap()) as usize;
+        // Cut short, made longer, and changed: in the head, the header, its checksum, the first page.
+        let mut damaged: Vec<Vec<u8>> = [0, 7, 15, 40, header, header + 33, whole.len() - 1]
+            .iter()
+            .map(|len| whole[..*len].to_vec())
+            .collect();
+        damaged.push([&whole[..], &[0]].concat());
+        for at in [0, 8, 12, 13, 15, 20, header - 3, header + 5, header + 40] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x55;
+            damaged.push(bytes);
+        }
+        for bytes in damaged {
+            std::fs::write(&path, bytes).unwrap();
+            let mut engine = Engine::new(Adder::new(recurrent), with(folder.path(), 1 << 30)).unwrap();
+            assert_eq!(ask(&mut engine, &prompt), 0, "nothing of it is used");
+            // Lest it is written anew.
+            std::mem::forget(engine);
+        }
+        std::fs::write(&path, whole).unwrap();
+        let mut engine = Engine::new(Adder::new(recurrent), with(folder.path(), 1 << 30)).unwrap();
+        assert!(ask(&mut engine, &prompt) > 300);
+        // One that goes away while the engine runs is missed no more than that.
+        let mut engine = Engine::new(Adder::new(recurrent), with(folder.path(), 1 << 30)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(ask(&mut engine, &prompt), 0);
+    }
+}
+
+#[test]
+fn files_take_no_more_than_they_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = || files(folder.path()).iter().map(|file| file.metadata().unwrap().len()).sum::<u64>();
+    let model = Adder::new(false);
+    ask(&mut Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap(), &text(1, 500));
+    let one = taken();
+    for seed in 2..6 {
+        let mut engine = Engine::new(model.clone(), with(folder.path(), 5 * one / 2)).unwrap();
+        ask(&mut engine, &text(seed, 500));
+        drop(engine);
+        assert!(taken() <= 5 * one / 2);
+    }
+    assert_eq!(files(folder.path()).len(), 2);
+    let mut engine = Engine::new(model.clone(), with(folder.path(), one)).unwrap();
+    assert_eq!(ask(&mut engine, &text(5, 500)), 499, "the last one is there");
+    assert_eq!(ask(&mut engine, &text(2, 500)), 0, "an older one has made room");
+    std::mem::forget(engine);
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "").unwrap();
+    let message = Engine::new(model, with(&file, 1 << 20)).map(drop).unwrap_err().to_string();
+    assert!(message.contains("prefix_cache_folder") && message.contains("cannot be used"), "{message}");
+}
