@@ -404,8 +404,8 @@ fn documents_are_not_filled_with_white_space() {
 #[test]
 fn longer_matches_draft_otherwise() {
     let model = model(Dtype::Auto);
-    // Behind 50 61 stood 70, behind 61 alone last 80.
-    let prompt = vec![50, 61, 70, 71, 72, 55, 61, 80, 81, 82, 50, 61];
+    // Behind 61 70 stood 71, behind 70 alone last 80; the first token is not drafted.
+    let prompt = vec![50, 61, 70, 71, 72, 55, 70, 80, 81, 82, 50, 61];
     let usage = |max_matching_ngram_size| {
         let config =
             GenerationConfig { prompt_lookup_num_tokens: Some(3), max_matching_ngram_size, ..config(4) };

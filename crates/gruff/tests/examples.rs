@@ -14,6 +14,8 @@ mod evaluate;
 mod experiment;
 #[path = "../examples/fine_tune.rs"]
 mod fine_tune;
+#[path = "../examples/hook_cost.rs"]
+mod hook_cost;
 #[path = "../examples/json_output.rs"]
 mod json_output;
 #[path = "../examples/lora_merge.rs"]
@@ -30,6 +32,14 @@ fn activations_are_seen_and_left_out() {
     let found = experiment::run(BUNDLED).unwrap();
     assert_eq!(found.len(), 12);
     assert!(found.values().all(|(length, change)| *length > 0.0 && *change != 0.0));
+}
+
+#[test]
+fn hooks_that_are_gone_cost_nothing() {
+    // The least of few rounds on a machine that does other things too: only what is far off shows here.
+    let times = hook_cost::run(BUNDLED, 6).unwrap();
+    let [(_, none), (_, gone), ..] = times[..] else { panic!("{times:?}") };
+    assert!(gone < none.mul_f64(1.5) && none < gone.mul_f64(1.5), "{times:?}");
 }
 
 #[test]
