@@ -105,7 +105,7 @@ fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
 /// Checks every request, counts and logs every response.
 pub(crate) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let route = crate::server::route(request.uri().path());
+    let route = crate::endpoint::route(request.uri().path());
     let method = request.method().clone();
     let shown =
         request.headers().get(&REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();

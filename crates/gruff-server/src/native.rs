@@ -1,12 +1,13 @@
 //! Endpoints under llama-server's names: health, metrics, templates.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use gruff::Message;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,8 +15,10 @@ use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
 use crate::chat::{ChatJob, check_tools};
+use crate::endpoint::endpoints;
 use crate::form::Form;
 use crate::metrics::Now;
+use crate::openapi;
 use crate::registry::Registry;
 
 /// `GET /health`.
@@ -39,10 +42,18 @@ pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-#[derive(Deserialize)]
+/// `GET /openapi.json`.
+pub(crate) async fn openapi() -> Response {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    let text = DOCUMENT.get_or_init(|| openapi::document(&endpoints()).to_string());
+    ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
+}
+
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ApplyTemplate {
+pub(crate) struct ApplyTemplate {
     model: Option<String>,
+    #[schemars(with = "Vec<Map<String, Value>>")]
     messages: Vec<Message>,
     #[serde(default)]
     tools: Vec<Value>,

@@ -24,6 +24,9 @@ pub struct ServerOptions {
     pub model_timeout: Option<Duration>,
     /// Answers of a model in progress at once.
     pub max_sequences: usize,
+    /// Bytes of what was computed for earlier requests that each model keeps, as
+    /// [`EngineOptions::prefix_cache`](gruff::floors::engine::EngineOptions::prefix_cache).
+    pub prefix_cache: Option<u64>,
     /// Answers that may wait beyond those; further requests are told to come again.
     pub queue: usize,
     /// How long a request may take; `None` for as long as it does.
@@ -56,6 +59,7 @@ impl Default for ServerOptions {
             library: None,
             model_timeout: None,
             max_sequences: 8,
+            prefix_cache: None,
             queue: 64,
             timeout: None,
             connections: 1024,
@@ -81,6 +85,7 @@ impl ServerOptions {
         EngineOptions {
             max_sequences: self.max_sequences,
             prefix_cache_folder: self.prefix_cache_folder.clone(),
+            prefix_cache: self.prefix_cache,
             ..model.engine_options().clone()
         }
     }

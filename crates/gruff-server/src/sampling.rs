@@ -1,6 +1,7 @@
 //! Fields about sampling that several endpoints share.
 
 use gruff::GenerationConfig;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use crate::ids;
 use crate::limits::{MAX_STOP_BYTES, MAX_STOPS};
 
 /// One text or several.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum OneOrMany {
     One(String),

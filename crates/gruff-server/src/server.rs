@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
 use gruff::system::available_memory;
 use gruff::{Context, MemoryPlan};
 use tokio::net::TcpListener;
 
 use crate::access::{Access, guard};
 use crate::api_error::ApiError;
+use crate::endpoint::endpoints;
 use crate::on_demand::OnDemand;
 use crate::registry::Registry;
 use crate::service::{Service, Shared};
-use crate::{Error, ServedModel, ServerOptions, anthropic, connection, native, openai, page, tokens};
+use crate::{Error, ServedModel, ServerOptions, connection, page};
 
 /// Models, ready to be served.
 pub struct Server {
@@ -25,35 +25,6 @@ pub struct Server {
 
 /// What several models leave free for the system where no one has said what may be used, as one model's plan does.
 const HEADROOM: u64 = 256 << 20;
-
-/// Every route as metrics name it; one that ends with a slash stands for what lies under it.
-const ROUTES: [&str; 16] = [
-    "/health",
-    "/metrics",
-    "/v1/models",
-    "/v1/models/",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/rerank",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/tokenize",
-    "/detokenize",
-    "/tokenizer_info",
-    "/apply-template",
-];
-
-/// The name in metrics of a path: what does not exist is counted together.
-pub(crate) fn route(path: &str) -> &'static str {
-    if page::is_page(path) {
-        return "/";
-    }
-    let is = |route: &&str| path == *route || (route.ends_with('/') && path.starts_with(*route));
-    ROUTES.into_iter().find(is).unwrap_or("other")
-}
 
 impl Server {
     /// Takes the models' memory and starts a thread for each that computes. Requests that name no model get the first.
@@ -96,24 +67,10 @@ impl Server {
 
     fn router(&self, loopback: bool) -> Router {
         let access = Access::new(&self.registry.shared, loopback);
-        Router::new()
-            .merge(page::routes())
-            .route("/health", get(native::health))
-            .route("/metrics", get(native::metrics))
-            .route("/v1/models", get(openai::models::list))
-            .route("/v1/models/{*id}", get(openai::models::one))
-            .route("/v1/chat/completions", post(openai::chat::create))
-            .route("/v1/completions", post(openai::completions::create))
-            .route("/v1/responses", post(openai::responses::create))
-            .route("/v1/embeddings", post(openai::embeddings::create))
-            .route("/v1/rerank", post(openai::rerank::create))
-            .route("/rerank", post(openai::rerank::create))
-            .route("/v1/messages", post(anthropic::create))
-            .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-            .route("/tokenize", post(tokens::tokenize))
-            .route("/detokenize", post(tokens::detokenize))
-            .route("/tokenizer_info", get(tokens::info))
-            .route("/apply-template", post(native::apply_template))
+        let routes = endpoints()
+            .into_iter()
+            .fold(page::routes(), |routes, endpoint| routes.route(endpoint.path, endpoint.handler));
+        routes
             .fallback(async || {
                 ApiError::status(
                     StatusCode::NOT_FOUND,

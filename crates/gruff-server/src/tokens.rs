@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use gruff::floors::text::EncodeOptions;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,9 +16,9 @@ use crate::background;
 use crate::body::{self, reply};
 use crate::registry::Registry;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Tokenize {
+pub(crate) struct Tokenize {
     model: Option<String>,
     /// The text, in llama-server's form of the request.
     content: Option<String>,
@@ -78,9 +79,9 @@ pub(crate) async fn tokenize(
     background::run(work).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Detokenize {
+pub(crate) struct Detokenize {
     model: Option<String>,
     tokens: Vec<u32>,
 }

@@ -58,6 +58,10 @@ pub(crate) struct Serve {
     /// Answers of a model generated together; more wait
     #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
     max_sequences: NonZeroUsize,
+    /// MiB of each model for what was computed for earlier requests, beside what answers in progress leave free; 0 keeps
+    /// nothing [default: none; for models with recurrent state as much as keys and values take]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    prefix_cache_mb: Option<u64>,
     /// Answers that may wait; further requests are refused with status 429
     #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
     queue: usize,
@@ -238,6 +242,7 @@ impl Serve {
             library: self.library()?,
             model_timeout: self.model_timeout.0,
             max_sequences: self.max_sequences.get(),
+            prefix_cache: self.prefix_cache_mb.map(|mib| mib.saturating_mul(1 << 20)),
             queue: self.queue,
             timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.get() as u64)),
             prefix_cache_folder: self.prefix_cache_folder(),

@@ -107,13 +107,14 @@ fn a_log_for_people_is_text_and_without_one_there_is_none() {
 fn what_cannot_be_meant_is_refused_before_anything_is_loaded() {
     let gruff = Gruff::new();
     gruff.write("empty.txt", "\n \n");
-    let table: [(&[&str], &str); 16] = [
+    let table: [(&[&str], &str); 17] = [
         (&["--host", "somewhere"], "--host"),
         (&["--port", "99999"], "--port"),
         (&["--api-key", ""], "empty key"),
         (&["--api-key-file", "empty.txt"], "no keys"),
         (&["--max-sequences", "0"], "--max-sequences"),
         (&["--queue", "-1"], "--queue <N>"),
+        (&["--prefix-cache-mb", "-1"], "--prefix-cache-mb <N>"),
         (&["--timeout", "0"], "--timeout"),
         (&["--cors", "app.example"], "no origin"),
         (&["--cors", "https://app.example/"], "no origin"),

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use gruff::floors::text::chat::ReasoningMode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -25,9 +26,9 @@ use crate::sse;
 use respond::Answer;
 
 /// A request, as Anthropic's reference has it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MessagesRequest {
+pub(crate) struct MessagesRequest {
     model: Option<String>,
     messages: Vec<Value>,
     system: Option<Value>,
@@ -50,7 +51,7 @@ struct MessagesRequest {
     _metadata: Option<Map<String, Value>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ToolChoice {
     #[serde(rename = "type")]
@@ -60,7 +61,7 @@ struct ToolChoice {
     name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Thinking {
     #[serde(rename = "type")]
@@ -68,7 +69,7 @@ struct Thinking {
     budget_tokens: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OutputConfig {
     /// How much the model shall do; templates that read an effort get it.
@@ -78,7 +79,7 @@ struct OutputConfig {
 }
 
 /// What shall be left out of a long conversation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ContextManagement {
     #[serde(default)]

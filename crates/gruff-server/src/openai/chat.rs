@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use gruff::floors::text::chat::{OutputEvent, ParsedOutput, ReasoningMode};
 use gruff::{Message, Usage};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -26,10 +27,11 @@ use crate::service::Service;
 use crate::sse::{self, Frames, Gone};
 
 /// A request, as OpenAI's reference has it, and the fields that llama-server and vLLM add.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChatRequest {
     model: Option<String>,
+    #[schemars(with = "Vec<Map<String, Value>>")]
     messages: Vec<Message>,
     #[serde(default)]
     stream: bool,

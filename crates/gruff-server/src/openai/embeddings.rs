@@ -9,6 +9,7 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gruff::EmbeddingOptions;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,9 +25,9 @@ use crate::service::Service;
 const GROUP: usize = 8;
 
 /// A request, as OpenAI's reference has it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct EmbeddingsRequest {
+pub(crate) struct EmbeddingsRequest {
     model: Option<String>,
     input: Input,
     encoding_format: Option<String>,
@@ -37,7 +38,7 @@ struct EmbeddingsRequest {
 }
 
 /// Texts or token ids, one or several.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Input {
     Text(String),

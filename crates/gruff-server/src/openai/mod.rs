@@ -9,12 +9,13 @@ pub(crate) mod rerank;
 pub(crate) mod responses;
 mod tool_choice;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::api_error::ApiError;
 
 /// `stream_options`.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StreamOptions {
     /// Whether a last chunk tells the usage.

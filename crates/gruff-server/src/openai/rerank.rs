@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::api_error::ApiError;
@@ -13,10 +14,10 @@ use crate::body;
 use crate::registry::Registry;
 
 /// A request, as Jina's API has it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
-struct RerankRequest {
+pub(crate) struct RerankRequest {
     model: Option<String>,
     query: String,
     documents: Vec<String>,

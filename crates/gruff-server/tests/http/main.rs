@@ -11,6 +11,7 @@ mod logprobs;
 mod messages;
 mod models;
 mod native;
+mod openapi;
 mod page;
 mod responses;
 mod tools;

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use gruff::floors::text::chat::OutputFormat;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -31,9 +32,9 @@ use run::{Choice, Prompt, Run};
 const DEFAULT_TOKENS: usize = 16;
 
 /// A request, as OpenAI's reference has it, and the fields that llama-server and vLLM add.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CompletionRequest {
+pub(crate) struct CompletionRequest {
     model: Option<String>,
     prompt: Prompts,
     #[serde(default)]
@@ -62,7 +63,7 @@ struct CompletionRequest {
 }
 
 /// Texts or token ids, one or several.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Prompts {
     Text(String),

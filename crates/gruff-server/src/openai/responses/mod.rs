@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use gruff::floors::text::chat::ReasoningMode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -31,9 +32,9 @@ pub(crate) use store::Store;
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// A request, as OpenAI's reference has it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ResponsesRequest {
+pub(crate) struct ResponsesRequest {
     model: Option<String>,
     input: Value,
     instructions: Option<String>,
@@ -68,7 +69,7 @@ struct ResponsesRequest {
     _prompt_cache_key: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Reasoning {
     effort: Option<String>,
@@ -76,7 +77,7 @@ struct Reasoning {
     summary: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TextOptions {
     format: Option<Value>,
