@@ -76,7 +76,7 @@ fn what_cannot_be_meant_names_its_flag_or_field() {
         (&["--min-new-tokens", "9", "-n", "3"][..], "min_new_tokens: 9 is larger than max_new_tokens (3)"),
         (&["--max-time", "0"], "max_time"),
         (&["--stop", ""], "stop_strings"),
-        (&["--num-beams", "2", "--prompt-lookup-num-tokens", "3"], "speculation"),
+        (&["--num-beams", "2", "--prompt-lookup-num-tokens", "3"], "prompt_lookup_num_tokens"),
         (&["--json-schema", "{\"type\": "], "--json-schema"),
         (&["--json-schema", r#"{"type": "number", "multipleOf": "x"}"#], "constraint"),
         (&["--regex", "("], "constraint"),
