@@ -4,7 +4,6 @@
 //! threads: gigabytes of weights a second for 1, 2, 4 and 8 columns (weights larger than the caches, and what share of
 //! the measured read bandwidth that is), and billions of multiply-adds a second for 16, 64 and 512 columns.
 
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use gruff_blocks::{BlockType, synthetic};
@@ -53,7 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Gigabytes of weights and billions of multiply-adds a second, at the least time of some runs.
+/// Gigabytes of weights and billions of multiply-adds a second, at the least time of some runs: on a machine that does
+/// something else besides, the one that waited least for a core.
 fn measure(
     device: &Device,
     block_type: BlockType,
@@ -69,20 +69,10 @@ fn measure(
     let mut times = Vec::new();
     let begin = Instant::now();
     while times.len() < 5 || (begin.elapsed() < Duration::from_millis(300) && times.len() < 1000) {
-        let start = clock(device.threads());
+        let start = Instant::now();
         linear(&Activation::new(&x)?, &weight, None, &out)?;
-        times.push(clock(device.threads()).saturating_sub(start).as_secs_f64());
+        times.push(start.elapsed().as_secs_f64());
     }
     let least = times.into_iter().fold(f64::INFINITY, f64::min);
     Ok((packed.len() as f64 / least / 1e9, (rows * cols * tokens) as f64 / least / 1e9))
-}
-
-/// A time to take differences of. On one thread, and where the system keeps account of it (Linux does), it is the
-/// thread's processor time, so that waiting for a core on a busy machine is not counted.
-fn clock(threads: usize) -> Duration {
-    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let account =
-        (threads == 1).then(|| std::fs::read_to_string("/proc/thread-self/schedstat").ok()).flatten();
-    let nanoseconds = account.and_then(|text| text.split(' ').next()?.parse().ok());
-    nanoseconds.map_or_else(|| BEGIN.elapsed(), Duration::from_nanos)
 }

@@ -160,6 +160,7 @@ fn as_json(fits: &[Found], best: Option<usize>, machine: &Machine) -> serde_json
                     "weights": fit.plan.weights,
                     "kv": fit.plan.kv,
                     "state": fit.plan.state,
+                    "prefix_cache": fit.plan.prefix_cache,
                     "scratch": fit.plan.scratch,
                     "total": fit.plan.total(),
                 },

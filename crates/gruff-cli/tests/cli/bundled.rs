@@ -46,7 +46,8 @@ fn what_fits_is_told_from_headers() {
         (&variant["fits"], &variant["recommended"], &variant["ctx"]),
         (&true.into(), &true.into(), &1024.into())
     );
-    let parts = ["weights", "kv", "state", "scratch"].map(|part| variant["memory"][part].as_u64().unwrap());
+    let parts = ["weights", "kv", "state", "prefix_cache", "scratch"];
+    let parts = parts.map(|part| variant["memory"][part].as_u64().unwrap());
     assert_eq!(variant["memory"]["total"].as_u64().unwrap(), parts.iter().sum::<u64>());
     let table = gruff.ok(&["fit", ".", "--memory", "1M"]);
     assert!(table.contains("tiny.gguf") && table.contains("none fits"), "{table}");
