@@ -84,6 +84,7 @@ impl Engine {
             let written = past / PAGE_LEN..sequence.pages.len().min(end.div_ceil(PAGE_LEN));
             let shared: Vec<usize> =
                 written.filter(|index| self.pages.is_shared(sequence.pages[*index])).collect();
+            let copied: Vec<u32> = shared.iter().map(|index| sequence.pages[*index]).collect();
             if let Some(mut fresh) = self.pages.take(shared.len() + sequence.missing_pages(end)) {
                 for index in shared {
                     let Some(own) = fresh.pop() else { break };
@@ -95,7 +96,10 @@ impl Engine {
                 }
                 sequence.pages.extend(fresh);
                 at += 1;
-            } else if !self.prefix.evict(&mut self.pages) {
+            } else if !self.prefix.evict(&mut self.pages)
+                // A copy is not needed where the tree is the other owner, and lets go.
+                && !self.prefix.give_up(&mut self.pages, &copied)
+            {
                 let youngest = self.running.len() - 1;
                 if youngest == 0 {
                     let message = format!(

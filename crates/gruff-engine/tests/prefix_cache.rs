@@ -202,6 +202,24 @@ fn room_for_more_conversations_can_be_bought() {
     assert!(message.contains("prefix_cache") && message.contains("does not hold one state"), "{message}");
 }
 
+#[test]
+fn what_is_kept_never_costs_a_request_its_last_page() {
+    for recurrent in [false, true] {
+        // All pages of the pool are one sequence's, and the tree shares the one that is written to.
+        let mut engine = Engine::new(Adder::new(recurrent), options(4096, 1)).unwrap();
+        let prompt = text(1, 4080);
+        assert_eq!(answer(&mut engine, request(&prompt, 5)), (expected(&prompt, 5), 0));
+        let (tokens, cached) = answer(&mut engine, request(&prompt, 5));
+        assert_eq!((tokens, cached), (expected(&prompt, 5), if recurrent { 4032 } else { 4079 }));
+
+        let mut engine = Engine::new(Adder::new(recurrent), options(4096, 1)).unwrap();
+        let prompt = text(2, 4090);
+        let borders = Request { borders: vec![4085], ..request(&prompt, 5) };
+        assert_eq!(answer(&mut engine, borders), (expected(&prompt, 5), 0));
+        assert_eq!(engine.stats().preemptions, 0);
+    }
+}
+
 /// What a random run does next.
 #[derive(Clone, Debug)]
 enum Action {

@@ -163,6 +163,14 @@ impl PrefixCache {
         true
     }
 
+    /// Gives up a leaf whose page is one of these, though others use it; `false` when there is none.
+    pub(crate) fn give_up(&mut self, pool: &mut Pool, pages: &[u32]) -> bool {
+        let named = |(_, id): &&(u64, NodeId)| pages.contains(&self.node(*id).page);
+        let Some((_, id)) = self.leaves.iter().find(named).copied() else { return false };
+        self.remove(pool, id);
+        true
+    }
+
     /// Pages that would be free if the tree gave up everything.
     pub(crate) fn evictable(&self, pool: &Pool) -> usize {
         self.nodes.iter().flatten().filter(|node| node.owns_page() && !pool.is_shared(node.page)).count()
