@@ -36,6 +36,8 @@ impl Engine {
     /// Gives a request's sequences slots and what the prefix cache holds of their tokens; `false`, and nothing done,
     /// when what is left to compute has no room beside others.
     fn begin(&mut self, job: &mut Job) -> Result<bool> {
+        // What files hold goes into the tree first: hits are of the tree as it is.
+        job.members.iter().for_each(|member| self.load(member));
         let hits: Vec<_> = job.members.iter().map(|member| self.look_up(member)).collect();
         let needed: usize = job
             .members
@@ -53,7 +55,13 @@ impl Engine {
             hits.into_iter().flatten().for_each(|hit| self.pages.give_back(hit.pages));
             return Ok(false);
         }
-        for (member, hit) in job.members.iter_mut().zip(hits) {
+        for (member, mut hit) in job.members.iter_mut().zip(hits) {
+            // Without its state a recurrent model cannot go on from a hit: all is computed.
+            if self.keeper.recurrent
+                && let Some(lost) = hit.take_if(|hit| self.prefix.state(hit).is_none())
+            {
+                self.pages.give_back(lost.pages);
+            }
             self.prefix.begun(hit.as_ref());
             let slot = self.take_slot()?;
             if let Some(state) = hit.as_ref().and_then(|hit| self.prefix.state(hit)) {

@@ -117,19 +117,24 @@ impl Engine {
 
     /// What the prefix cache holds of a sequence that is to begin.
     pub(crate) fn look_up(&mut self, sequence: &Sequence) -> Option<Hit> {
-        // What is to be seen of a prompt has to be computed.
-        if !self.keeper.enabled || sequence.states.is_some() || sequence.untold().is_some() {
+        if !self.may_use(sequence) {
             return None;
-        }
-        if sequence.adapters.is_none() {
-            self.load(&sequence.tokens);
         }
         self.prefix.lookup(&mut self.pages, sequence.adapters.as_ref(), &sequence.tokens)
     }
 
-    /// Brings what files hold of a prompt into the tree, where that is much more than the tree has, as far as there are
-    /// pages that nobody uses.
-    fn load(&mut self, tokens: &[u32]) {
+    /// Whether a sequence may go on from what others computed: what is to be seen of a prompt has to be computed.
+    fn may_use(&self, sequence: &Sequence) -> bool {
+        self.keeper.enabled && sequence.states.is_none() && sequence.untold().is_none()
+    }
+
+    /// Brings what files hold of a sequence that is to begin into the tree, where that is much more than the tree has
+    /// and there are pages for all of it that nobody uses. Hits from before are void then.
+    pub(crate) fn load(&mut self, sequence: &Sequence) {
+        if !self.may_use(sequence) || sequence.adapters.is_some() {
+            return;
+        }
+        let tokens = &sequence.tokens;
         let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model)) else { return };
         let known = self.prefix.reach(None, tokens);
         let wanted = &tokens[..tokens.len() - 1];

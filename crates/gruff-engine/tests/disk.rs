@@ -5,7 +5,7 @@ mod adder;
 use std::path::{Path, PathBuf};
 
 use adder::{Adder, Answers, expected, options, request};
-use gruff_engine::{Engine, EngineOptions, PrefixCacheFolder, Request};
+use gruff_engine::{Engine, EngineOptions, Guidance, PrefixCacheFolder, Request};
 use gruff_kernels::KvDtype;
 use gruff_models::Model;
 
@@ -153,4 +153,24 @@ fn files_take_no_more_than_they_may() {
     std::fs::write(&file, "").unwrap();
     let message = Engine::new(model, with(&file, 1 << 20)).map(drop).unwrap_err().to_string();
     assert!(message.contains("prefix_cache_folder") && message.contains("cannot be used"), "{message}");
+}
+
+#[test]
+fn what_one_prompt_reads_does_not_undo_what_another_of_the_request_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Adder::new(true);
+    let (prompt, negative) = (text(1, 400), text(2, 400));
+    let mut engine = Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap();
+    ask(&mut engine, &prompt);
+    ask(&mut engine, &negative);
+    drop(engine);
+    // Room for one state: the second one that is read takes the place of the first.
+    let one = model.config().caches.bytes_per_snapshot(127) as u64;
+    let options = EngineOptions { prefix_cache: Some(2 * one), ..with(folder.path(), 1 << 30) };
+    let mut engine = Engine::new(model, options).unwrap();
+    let guidance = Some(Guidance { scale: 1.0, negative_prompt: negative });
+    let id = engine.submit(Request { guidance, ..request(&prompt, 5) }).unwrap();
+    let answers = Answers::run(&mut engine);
+    assert_eq!(answers.tokens[&id], expected(&prompt, 5));
+    assert_eq!((engine.stats().prefix_cache.lookups, engine.stats().prefix_cache.hits), (2, 1));
 }

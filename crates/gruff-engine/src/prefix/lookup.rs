@@ -16,6 +16,8 @@ pub(crate) struct Hit {
     pub(crate) past: usize,
     /// Their pages, of which the sequence is now an owner.
     pub(crate) pages: Vec<u32>,
+    /// The tree's when it was found, which the rest is about.
+    version: u64,
     /// Where they are in the tree.
     path: Vec<NodeId>,
     /// The node with the snapshot, and which of its snapshots.
@@ -52,15 +54,18 @@ impl PrefixCache {
         }
         let pages: Vec<u32> = path.iter().map(|id| self.node(*id).page).collect();
         pool.share(&pages);
-        Some(Hit { past, pages, path, state })
+        Some(Hit { past, pages, version: self.version, path, state })
     }
 
-    /// Counts a sequence that has begun, with what it goes on from. To be told before the tree is changed.
+    /// Counts a sequence that has begun, with what it goes on from.
     pub(crate) fn begun(&mut self, hit: Option<&Hit>) {
         self.stats.lookups += 1;
         let Some(hit) = hit else { return };
         self.stats.hits += 1;
         self.stats.cached_tokens += hit.past as u64;
+        if hit.version != self.version {
+            return;
+        }
         self.clock += 1;
         hit.path.iter().for_each(|id| self.touch(*id));
         if let Some((id, offset)) = hit.state {
@@ -68,8 +73,11 @@ impl PrefixCache {
         }
     }
 
-    /// The state that a hit goes on from. To be asked before the tree is changed.
+    /// The state that a hit goes on from; `None` once the tree has changed.
     pub(crate) fn state(&self, hit: &Hit) -> Option<&Snapshot> {
+        if hit.version != self.version {
+            return None;
+        }
         let (id, offset) = hit.state?;
         self.node(id).snapshots.get(&offset).map(|held| &held.snapshot)
     }

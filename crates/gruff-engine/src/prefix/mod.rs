@@ -76,6 +76,8 @@ pub(crate) struct PrefixCache {
     /// Snapshots by when they were used last: node, and tokens of its page that they stand behind.
     snapshots: BTreeSet<(u64, NodeId, usize)>,
     clock: u64,
+    /// Grows when nodes or snapshots come or go.
+    version: u64,
     stats: CacheStats,
 }
 
@@ -90,6 +92,7 @@ impl PrefixCache {
             leaves: BTreeSet::new(),
             snapshots: BTreeSet::new(),
             clock: 0,
+            version: 0,
             stats: CacheStats::default(),
         }
     }
@@ -184,7 +187,8 @@ impl PrefixCache {
             }
         }
         let stats = CacheStats { pages: 0, snapshots: 0, snapshot_bytes: 0, ..self.stats };
-        *self = Self { stats, clock: self.clock, ..Self::new(self.recurrent, self.budget) };
+        let (clock, version) = (self.clock, self.version + 1);
+        *self = Self { stats, clock, version, ..Self::new(self.recurrent, self.budget) };
     }
 
     /// The pages that the tree owns.
@@ -272,6 +276,7 @@ impl PrefixCache {
     /// Keeps a snapshot behind the first `offset` tokens of a node.
     fn hold(&mut self, id: NodeId, offset: usize, snapshot: Snapshot) {
         self.drop_snapshot(id, offset);
+        self.version += 1;
         let used = self.clock;
         self.stats.snapshots += 1;
         self.stats.snapshot_bytes += snapshot.bytes() as u64;
@@ -281,6 +286,7 @@ impl PrefixCache {
 
     fn drop_snapshot(&mut self, id: NodeId, offset: usize) {
         if let Some(held) = self.node_mut(id).snapshots.remove(&offset) {
+            self.version += 1;
             self.snapshots.remove(&(held.used, id, offset));
             self.stats.snapshots -= 1;
             self.stats.snapshot_bytes -= held.snapshot.bytes() as u64;
@@ -339,6 +345,7 @@ impl PrefixCache {
     /// Takes a childless node without snapshots out of the tree.
     fn unlink(&mut self, pool: &mut Pool, id: NodeId) {
         let Some(node) = self.nodes[id].take() else { return };
+        self.version += 1;
         self.vacant.push(id);
         self.leaves.remove(&(node.used, id));
         let Some(parent) = node.parent else {
@@ -356,6 +363,7 @@ impl PrefixCache {
     }
 
     fn store(&mut self, node: Node) -> NodeId {
+        self.version += 1;
         match self.vacant.pop() {
             Some(id) => {
                 self.nodes[id] = Some(node);

@@ -195,3 +195,19 @@ fn siblings_without_a_usable_state_do_not_hide_one_that_has() {
     bench.serve(&[&base[..], &[1, 2, 3, 4, 5]].concat(), None);
     assert_eq!(bench.serve(&[&base[..], &[1, 2, 3, 9, 9]].concat(), None), Some(40));
 }
+
+#[test]
+fn a_hit_of_a_tree_that_has_changed_has_no_state() {
+    let mut bench = Bench::new(true, 100, snapshot(60).bytes() as u64);
+    bench.serve(&[1; 60], None);
+    let hit = bench.tree.lookup(&mut bench.pool, None, &[1; 70]).unwrap();
+    assert_eq!(bench.tree.state(&hit).map(Snapshot::len), Some(60));
+    // Its snapshot makes room, and another node takes its number.
+    let mut pages = bench.pool.take(2).unwrap();
+    bench.tree.insert(&mut bench.pool, None, &[2; 60], &mut pages, Some(snapshot(60)));
+    assert_eq!(bench.tree.state(&hit).map(Snapshot::len), None);
+    bench.tree.begun(Some(&hit));
+    bench.pool.give_back(hit.pages);
+    bench.pool.give_back(pages);
+    bench.check();
+}
