@@ -48,8 +48,8 @@ impl Engine {
                 (member.tokens.len() + 1).div_ceil(PAGE_LEN) - held
             })
             .sum();
-        // Every running sequence may soon need one more.
-        let needed = needed + self.running.iter().map(Job::width).sum::<usize>();
+        // Running sequences still have to take what their tokens need, and each may soon need one more.
+        let needed = needed + self.running.iter().map(Job::owed_pages).sum::<usize>();
         let free = self.pages.available();
         if !self.running.is_empty() && needed > free && needed > free + self.prefix.evictable(&self.pages) {
             hits.into_iter().flatten().for_each(|hit| self.pages.give_back(hit.pages));

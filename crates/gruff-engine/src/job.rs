@@ -65,6 +65,12 @@ impl Job {
         }
     }
 
+    /// Pages that it will take for the tokens it has, and one more for each of its sequences.
+    pub(crate) fn owed_pages(&self) -> usize {
+        let missing = self.members.iter().map(|member| member.missing_pages(member.tokens.len()));
+        missing.sum::<usize>() + self.width()
+    }
+
     /// Slots that a request may come to hold.
     pub(crate) fn width_of(request: &Request) -> usize {
         let answers = request.beams.map_or(request.num_return_sequences, |beams| beams.num_beams);

@@ -108,3 +108,17 @@ fn what_runs_out_of_pages_goes_on_later_from_what_was_kept() {
         assert_eq!(answers.finished[&ids[0]].1.new_tokens, 200);
     }
 }
+
+#[test]
+fn a_prompt_waits_for_what_running_ones_still_have_to_take() {
+    // 20 pages; each prompt needs 13 and takes them step by step.
+    let options = EngineOptions { cache_tokens: Some(640), step_tokens: 64, ..options(448, 3) };
+    let mut engine = Engine::new(Adder::new(false), options).unwrap();
+    let prompts: Vec<Vec<u32>> = (1..4).map(|token| vec![token; 400]).collect();
+    let ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(request(prompt, 5)).unwrap()).collect();
+    let answers = Answers::run(&mut engine);
+    for (prompt, id) in prompts.iter().zip(&ids) {
+        assert_eq!(answers.tokens[id], expected(prompt, 5));
+    }
+    assert_eq!(engine.stats().preemptions, 0, "nothing is computed twice");
+}
