@@ -140,6 +140,9 @@ impl Engine {
         let wanted = &tokens[..tokens.len() - 1];
         let Some((file, len)) = disk.best(wanted, known, self.keeper.recurrent) else { return };
         let count = len.div_ceil(PAGE_LEN);
+        if self.pages.available() + self.prefix.evictable(&self.pages) < count {
+            return;
+        }
         let mut pages = loop {
             match self.pages.take(count) {
                 Some(pages) => break pages,
