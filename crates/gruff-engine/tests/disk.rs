@@ -92,6 +92,16 @@ fn files_of_another_model_are_not_read_nor_are_those_of_a_changed_one_written() 
     ask(&mut engine, &prompt);
     drop(engine);
     assert_eq!(files(other.path()), Vec::<PathBuf>::new());
+    // One that was changed before the engine began is not the file's model either, nor when it is again.
+    let model = Adder::new(true);
+    let guard = model.hooks().on("model.norm", |_, _| Ok(None)).unwrap();
+    let mut engine = Engine::new(model.clone(), with(other.path(), 1 << 30)).unwrap();
+    ask(&mut engine, &prompt);
+    drop(guard);
+    ask(&mut engine, &prompt);
+    drop(engine);
+    assert_eq!(files(other.path()), Vec::<PathBuf>::new());
+    assert_eq!(ask(&mut Engine::new(model, with(folder.path(), 1 << 30)).unwrap(), &prompt), 670);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::keys::Keys;
 use crate::layers::AttentionConfig;
 use crate::weights::Weights;
-use crate::{CachePlan, LayerCache, ModelBase, ModelConfig, Names, Result};
+use crate::{CachePlan, LayerCache, ModelBase, ModelConfig, Names, Origin, Result};
 
 /// Sizes of a decoder, in transformers' names.
 #[derive(Clone, Debug)]
@@ -115,7 +115,8 @@ impl DecoderConfig {
             caches: CachePlan::new(caches),
         };
         let (modules, parameters) = weights.take_named();
-        Ok(ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters))
+        let base = ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters);
+        Ok(ModelBase { origin: Origin::of(keys.gguf()), ..base })
     }
 
     /// The width of each layer's dense feed-forward.

@@ -39,7 +39,7 @@ mod versioned;
 pub use adapters::{Adapters, LoraScales};
 pub use caches::{CacheLayer, CacheOptions, CachePlan, Caches, LayerCache};
 pub use error::{Error, Result};
-pub use fingerprint::fingerprint;
+pub use fingerprint::{Origin, fingerprint};
 pub use hooks::{HookContext, HookError, HookGuard, Hooks, InputContext, RoutedRows};
 pub use load::{load, names, supported_architectures};
 pub use lora::Lora;

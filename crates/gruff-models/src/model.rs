@@ -7,7 +7,7 @@ use gruff_kernels::{Device, Step, Tensor};
 
 use crate::{
     Adapters, AttnChoice, AttnImplementation, CacheOptions, CachePlan, Caches, Error, ForwardOptions, Hooks,
-    ModelOutput, Module, ModuleGuard, ModuleInfo, Modules, Names, Parameters, Result, Weight,
+    ModelOutput, Module, ModuleGuard, ModuleInfo, Modules, Names, Origin, Parameters, Result, Weight,
 };
 
 /// A model's sizes, as its metadata and tensors state them.
@@ -52,6 +52,8 @@ pub struct ModelBase {
     pub adapters: Adapters,
     /// How attention is computed where a pass does not say.
     pub attention: AttnChoice,
+    /// The files that it was loaded from.
+    pub origin: Origin,
 }
 
 impl ModelBase {
@@ -66,6 +68,7 @@ impl ModelBase {
             parameters: Parameters::default(),
             adapters: Adapters::default(),
             attention: AttnChoice::default(),
+            origin: Origin::default(),
         }
     }
 
@@ -170,6 +173,13 @@ pub trait Model: Send + Sync {
         let base = self.base();
         let sums = [base.hooks.revision(), base.modules.revision(), base.parameters.revision()];
         sums.iter().sum::<u64>() + base.adapters.revision() + ((base.attention.get() as u64) << 48)
+    }
+
+    /// Whether it computes what its file says: no hook, replaced module, other weight or adapter is there.
+    fn is_as_loaded(&self) -> bool {
+        let base = self.base();
+        let own = base.modules.replaced().is_none() && base.parameters.overridden().is_none();
+        own && base.hooks.is_empty() && base.adapters.scales().is_empty()
     }
 
     /// Its sizes.

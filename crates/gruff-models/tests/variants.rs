@@ -5,6 +5,7 @@ mod common;
 use common::{File, cpu, ids, logits};
 use gruff_blocks::BlockType;
 use gruff_kernels::{Activations, KvDtype};
+use gruff_models::fingerprint;
 
 /// Both files give the same logits, bit for bit.
 fn same(what: &str, one: &File, other: &File) {
@@ -126,4 +127,22 @@ fn unused_tensors_do_no_harm() {
     with.matrix("cls.output.weight", &[64, 2], BlockType::F32);
     with.vector("blk.0.attn_rot_embd", 8, 0.0);
     same("leftovers", &plain, &with);
+}
+
+#[test]
+fn what_changes_the_numbers_changes_the_fingerprint() {
+    let device = cpu(Activations::F32);
+    let of = |file: &File| fingerprint(&*file.load(&device)).unwrap();
+    let plain = File::new("llama", BlockType::F32);
+    assert_eq!(of(&plain), of(&plain));
+    let mut named = plain.clone();
+    named.set("tokenizer.chat_template", "{{ messages }}");
+    assert_eq!(of(&named), of(&plain), "text is not what a cache holds");
+    // No weight says so, but all that attention computes is another.
+    let mut turned = plain.clone();
+    turned.set("llama.rope.freq_base", 20_000.0f32);
+    assert_ne!(of(&turned), of(&plain));
+    let mut changed = plain.clone();
+    changed.tensor("blk.0.attn_norm.weight").values[3] += 0.5;
+    assert_ne!(of(&changed), of(&plain));
 }

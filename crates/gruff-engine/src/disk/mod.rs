@@ -38,13 +38,19 @@ pub(crate) struct DiskCache {
     identity: String,
     sizes: Sizes,
     entries: Vec<Entry>,
-    /// Of the model, which has to be as it was loaded.
-    revision: u64,
+    /// Of the model when it was as its file says; `None` if it was not so even at the beginning.
+    revision: Option<u64>,
 }
 
 impl DiskCache {
     /// Looks at what is there.
     pub(crate) fn open(at: &PrefixCacheFolder, model: &dyn Model, options: &EngineOptions) -> Result<Self> {
+        let revision = Some(model.revision()).filter(|_| model.is_as_loaded());
+        if revision.is_none() {
+            tracing::warn!(
+                "hooks, replaced modules, other weights or adapters: the prefix cache has no files"
+            );
+        }
         let identity = identity(model, options)?;
         let folder = at.path.join(&identity[..NAME_LEN]);
         std::fs::create_dir_all(&folder).map_err(|error| refusal(&at.path, &error))?;
@@ -58,7 +64,7 @@ impl DiskCache {
             identity,
             sizes,
             entries: Vec::new(),
-            revision: model.revision(),
+            revision,
         };
         for (path, size, _) in files_in(&cache.folder) {
             match PrefixFile::open(&path, &cache.identity, &cache.sizes, vocabulary) {
@@ -69,9 +75,9 @@ impl DiskCache {
         Ok(cache)
     }
 
-    /// Whether what files hold is what the model computes.
+    /// Whether what files hold is what the model computes: nothing was ever put into it since it was loaded.
     pub(crate) fn serves(&self, model: &dyn Model) -> bool {
-        model.revision() == self.revision
+        self.revision == Some(model.revision())
     }
 
     /// The first of `tokens`, as many as a file has beyond the first `known`: which file, and how many. A model with
@@ -171,11 +177,13 @@ impl DiskCache {
     }
 }
 
-/// What decides whether what one engine computed is what another would: the model, the types, the program.
+/// What decides whether what one engine computed is what another would: the model and when its files were written, the
+/// device, the types, the program.
 fn identity(model: &dyn Model, options: &EngineOptions) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(fingerprint(model)?);
     hash.update(format!("{} {PAGE_LEN} {CHUNK} ", options.kv_dtype));
+    hash.update(format!("{:?} {} ", model.base().origin.modified, model.device().name()));
     hash.update(format!("{:?} {}", model.attn_implementation(), env!("CARGO_PKG_VERSION")));
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
