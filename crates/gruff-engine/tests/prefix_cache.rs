@@ -157,7 +157,10 @@ fn another_model_begins_anew() {
         // What runs while the model changes is not kept either.
         engine.submit(request(&text(2, 400), 30)).unwrap();
         engine.step().unwrap();
+        let before = model.revision();
         model.set_attn_implementation(gruff_models::AttnImplementation::Flash);
+        model.set_attn_implementation(gruff_models::AttnImplementation::Auto);
+        assert!(model.revision() > before, "it has been another one, though it is the same again");
         Answers::run(&mut engine);
         assert_eq!(engine.stats().prefix_cache.pages, 0);
         assert_eq!(answer(&mut engine, request(&prompt, 3)).1, 0);

@@ -199,7 +199,7 @@ impl Hooks {
 
     fn guard(&self, id: usize) -> HookGuard {
         self.registry.len.fetch_add(1, Ordering::Release);
-        self.registry.revision.fetch_add(1, Ordering::Relaxed);
+        self.registry.revision.fetch_add(1, Ordering::Release);
         HookGuard { registry: self.registry.clone(), id }
     }
 
@@ -209,7 +209,7 @@ impl Hooks {
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        self.registry.revision.load(Ordering::Relaxed)
+        self.registry.revision.load(Ordering::Acquire)
     }
 
     /// Whether any hook would see this module's output.
@@ -263,8 +263,9 @@ pub struct HookGuard {
 impl Drop for HookGuard {
     fn drop(&mut self) {
         let Registry { outputs, inputs, len, revision, .. } = &*self.registry;
-        revision.fetch_add(1, Ordering::Relaxed);
         len.fetch_sub(outputs.remove(self.id) + inputs.remove(self.id), Ordering::Release);
+        // Behind the removal: who sees the new number computes without the hook.
+        revision.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -167,12 +167,13 @@ pub trait Model: Send + Sync {
         self.base().attention.set(attention);
     }
 
-    /// A number that changes with every hook, module, weight or adapter that comes or goes: what caches hold was
-    /// computed with another model when it differs.
+    /// A number that grows with every hook, module, weight or adapter that comes or goes and every change of
+    /// [`set_attn_implementation`](Self::set_attn_implementation), and is never what it was before: what caches hold
+    /// was computed with another model when it differs.
     fn revision(&self) -> u64 {
         let base = self.base();
-        let sums = [base.hooks.revision(), base.modules.revision(), base.parameters.revision()];
-        sums.iter().sum::<u64>() + base.adapters.revision() + ((base.attention.get() as u64) << 48)
+        let named = base.modules.revision() + base.parameters.revision();
+        base.hooks.revision() + named + base.adapters.revision() + base.attention.revision()
     }
 
     /// Whether it computes what its file says: no hook, replaced module, other weight or adapter is there.

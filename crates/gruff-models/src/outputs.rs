@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use gruff_kernels::Tensor;
 
@@ -51,12 +51,16 @@ impl FromStr for AttnImplementation {
 
 /// A model's choice, which may change between passes.
 #[derive(Debug, Default)]
-pub struct AttnChoice(AtomicU8);
+pub struct AttnChoice {
+    choice: AtomicU8,
+    /// How often it was changed.
+    revision: AtomicU64,
+}
 
 impl AttnChoice {
     /// What is chosen now.
     pub fn get(&self) -> AttnImplementation {
-        match self.0.load(Ordering::Relaxed) {
+        match self.choice.load(Ordering::Relaxed) {
             1 => AttnImplementation::Eager,
             2 => AttnImplementation::Flash,
             _ => AttnImplementation::Auto,
@@ -65,7 +69,13 @@ impl AttnChoice {
 
     /// Chooses for the passes to come.
     pub fn set(&self, attention: AttnImplementation) {
-        self.0.store(attention as u8, Ordering::Relaxed);
+        if self.choice.swap(attention as u8, Ordering::Relaxed) != attention as u8 {
+            self.revision.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
     }
 }
 
