@@ -22,7 +22,7 @@ impl Engine {
                 self.waiting.push_back(job);
                 continue;
             }
-            used += job.width();
+            used = used.saturating_add(job.width());
             if used > self.options.max_sequences || !self.begin(&mut job)? {
                 self.waiting.push_back(job);
                 break;

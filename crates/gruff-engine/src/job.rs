@@ -60,8 +60,8 @@ impl Job {
     /// Slots that it may come to hold.
     pub(crate) fn width(&self) -> usize {
         match &self.mode {
-            Mode::Separate { answers } => self.members.len().max(answers * self.stride()),
-            Mode::Beams { search, .. } => search.params.num_beams * self.stride(),
+            Mode::Separate { answers } => self.members.len().max(answers.saturating_mul(self.stride())),
+            Mode::Beams { search, .. } => search.params.num_beams.saturating_mul(self.stride()),
         }
     }
 
@@ -74,7 +74,7 @@ impl Job {
     /// Slots that a request may come to hold.
     pub(crate) fn width_of(request: &Request) -> usize {
         let answers = request.beams.map_or(request.num_return_sequences, |beams| beams.num_beams);
-        if request.guidance.is_some() { 2 * answers } else { answers }
+        if request.guidance.is_some() { answers.saturating_mul(2) } else { answers }
     }
 
     /// What the request has cost: of its first sequence still in work.
@@ -87,5 +87,19 @@ impl Job {
         let usage = self.usage();
         let decode_time = if new_tokens == 0 { Duration::ZERO } else { usage.decode_time };
         Usage { new_tokens, decode_time, ..usage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Guidance;
+
+    #[test]
+    fn more_answers_than_can_be_counted_are_as_many_as_can() {
+        let guidance = Some(Guidance { scale: 2.0, negative_prompt: Vec::new() });
+        let request = Request { num_return_sequences: usize::MAX, guidance, ..Request::new(vec![1]) };
+        assert_eq!(Job::width_of(&request), usize::MAX);
+        assert_eq!(Job::new(RequestId(0), request, 64).unwrap().width(), usize::MAX);
     }
 }
