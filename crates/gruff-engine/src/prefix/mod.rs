@@ -181,11 +181,7 @@ impl PrefixCache {
 
     /// Gives up everything.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
-        for node in std::mem::take(&mut self.nodes).into_iter().flatten() {
-            if node.owns_page() {
-                pool.give_back([node.page]);
-            }
-        }
+        pool.give_back(self.pages());
         let stats = CacheStats { pages: 0, snapshots: 0, snapshot_bytes: 0, ..self.stats };
         let (clock, version) = (self.clock, self.version + 1);
         *self = Self { stats, clock, version, ..Self::new(self.recurrent, self.budget) };
