@@ -184,3 +184,21 @@ fn what_one_prompt_reads_does_not_undo_what_another_of_the_request_found() {
     assert_eq!(answers.tokens[&id], expected(&prompt, 5));
     assert_eq!((engine.stats().prefix_cache.lookups, engine.stats().prefix_cache.hits), (2, 1));
 }
+
+#[test]
+fn what_a_killed_process_was_writing_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Adder::new(false);
+    ask(&mut Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap(), &text(1, 500));
+    let [whole] = files(folder.path()).try_into().unwrap();
+    let (old, new) = (whole.with_file_name(".gruffpre-a1"), whole.with_file_name(".gruffpre-b2"));
+    for path in [&old, &new] {
+        std::fs::write(path, "half").unwrap();
+    }
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 3600);
+    for path in [&old, &whole] {
+        std::fs::File::options().append(true).open(path).unwrap().set_modified(before).unwrap();
+    }
+    drop(Engine::new(model, with(folder.path(), 1 << 30)).unwrap());
+    assert!(!old.exists() && new.exists() && whole.exists(), "another process may still be at the new one");
+}

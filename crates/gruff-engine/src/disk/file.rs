@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub(super) const EXTENSION: &str = "gruffpre";
+/// What the names of files begin with that are being written.
+pub(super) const UNFINISHED: &str = ".gruffpre-";
 const MAGIC: &[u8; 8] = b"gruffpre";
 const VERSION: u32 = 1;
 /// Ids of some million tokens.
@@ -78,7 +80,8 @@ pub(super) fn write(
 ) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     let folder = path.parent().ok_or("it has no folder")?;
-    let mut out = BufWriter::new(tempfile::NamedTempFile::new_in(folder).map_err(io)?);
+    let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(io)?;
+    let mut out = BufWriter::new(temporary);
     let json = serde_json::to_vec(header).map_err(|error| error.to_string())?;
     let length = u32::try_from(json.len()).ok().filter(|length| *length <= LONGEST_HEADER);
     let length = length.ok_or("there are more tokens than a file can hold")?;

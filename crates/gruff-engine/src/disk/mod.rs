@@ -6,7 +6,7 @@
 mod file;
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use gruff_kernels::{CHUNK, PAGE_LEN};
 use gruff_models::{Caches, Model, Snapshot, fingerprint};
@@ -18,6 +18,9 @@ use file::{Header, PrefixFile, Sizes};
 
 /// Tokens that a file must save to be written or read.
 const LEAST: usize = 256;
+
+/// A file that was not finished for so long will not be.
+const LONGEST_WRITE: Duration = Duration::from_secs(3600);
 
 /// Letters of a model's folder.
 const NAME_LEN: usize = 32;
@@ -66,6 +69,7 @@ impl DiskCache {
             entries: Vec::new(),
             revision,
         };
+        remove_unfinished(&cache.root);
         for (path, size, _) in files_in(&cache.folder) {
             match PrefixFile::open(&path, &cache.identity, &cache.sizes, vocabulary) {
                 Ok(file) => cache.entries.push(Entry { file, size }),
@@ -160,9 +164,11 @@ impl DiskCache {
 
     /// Removes files of any model, the oldest first, until the others beside those just written leave room.
     fn make_room(&self, needed: u64, keep: &[PathBuf]) {
-        let folders = std::fs::read_dir(&self.root).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut others: Vec<_> =
-            folders.flat_map(|folder| files_in(&folder)).filter(|(path, ..)| !keep.contains(path)).collect();
+        remove_unfinished(&self.root);
+        let mut others: Vec<_> = paths_in(&self.root)
+            .flat_map(|folder| files_in(&folder))
+            .filter(|(path, ..)| !keep.contains(path))
+            .collect();
         others.sort_by_key(|(_, _, modified)| *modified);
         let mut taken: u64 = others.iter().map(|(_, size, _)| size).sum();
         for (path, size, _) in others {
@@ -195,11 +201,30 @@ fn refusal(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
+/// What is in a folder, as far as it can be read.
+fn paths_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Removes what processes have left that ended while they wrote.
+fn remove_unfinished(root: &Path) {
+    for path in paths_in(root).flat_map(|folder| paths_in(&folder)) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let modified = path.symlink_metadata().and_then(|metadata| metadata.modified());
+        let is_old = || modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LONGEST_WRITE));
+        if name.is_some_and(|name| name.starts_with(file::UNFINISHED))
+            && is_old()
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            tracing::warn!("{} cannot be removed: {error}", path.display());
+        }
+    }
+}
+
 /// The cache files in a folder: path, size and age.
 fn files_in(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
-    let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let files = found.filter_map(|entry| {
-        let (path, metadata) = (entry.path(), entry.metadata().ok()?);
+    let files = paths_in(folder).filter_map(|path| {
+        let metadata = path.symlink_metadata().ok()?;
         let is_ours = metadata.is_file() && path.extension().is_some_and(|end| end == file::EXTENSION);
         is_ours.then(|| (path, metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
     });
