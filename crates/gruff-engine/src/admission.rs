@@ -36,8 +36,11 @@ impl Engine {
     /// Gives a request's sequences slots and what the prefix cache holds of their tokens; `false`, and nothing done,
     /// when what is left to compute has no room beside others.
     fn begin(&mut self, job: &mut Job) -> Result<bool> {
-        // What files hold goes into the tree first: hits are of the tree as it is.
-        job.members.iter().for_each(|member| self.load(member));
+        // What files hold goes into the tree first: hits are of the tree as it is. A request that is not admitted now
+        // does not have them read again.
+        if !std::mem::replace(&mut job.looked_for, true) {
+            job.members.iter().for_each(|member| self.load(member));
+        }
         let hits: Vec<_> = job.members.iter().map(|member| self.look_up(member)).collect();
         let needed: usize = job
             .members

@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) guidance: Option<f32>,
     /// Answers or beams; with guidance each is followed by its companion, the negative prompt with the same new tokens.
     pub(crate) members: Vec<Sequence>,
+    /// Whether its prompts were looked for in files.
+    pub(crate) looked_for: bool,
 }
 
 impl Job {
@@ -49,7 +51,7 @@ impl Job {
             Mode::Separate { answers }
         };
         let guidance = request.guidance.as_ref().map(|guidance| guidance.scale);
-        Ok(Self { id, request, mode, guidance, members })
+        Ok(Self { id, request, mode, guidance, members, looked_for: false })
     }
 
     /// Members that belong together: an answer, with its companion where there is one.
