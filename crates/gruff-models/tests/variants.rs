@@ -135,12 +135,9 @@ fn what_changes_the_numbers_changes_the_fingerprint() {
     let of = |file: &File| fingerprint(&*file.load(&device)).unwrap();
     let plain = File::new("llama", BlockType::F32);
     assert_eq!(of(&plain), of(&plain));
-    let mut named = plain.clone();
-    named.set("tokenizer.chat_template", "{{ messages }}");
-    assert_eq!(of(&named), of(&plain), "text is not what a cache holds");
     // No weight says so, but all that attention computes is another.
     let mut turned = plain.clone();
-    turned.set("llama.rope.freq_base", 20_000.0f32);
+    turned.set("rope.freq_base", 20_000.0f32);
     assert_ne!(of(&turned), of(&plain));
     let mut changed = plain.clone();
     changed.tensor("blk.0.attn_norm.weight").values[3] += 0.5;
