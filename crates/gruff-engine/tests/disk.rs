@@ -97,6 +97,9 @@ fn files_of_another_model_are_not_read_nor_are_those_of_a_changed_one_written() 
     let guard = model.hooks().on("model.norm", |_, _| Ok(None)).unwrap();
     let mut engine = Engine::new(model.clone(), with(other.path(), 1 << 30)).unwrap();
     ask(&mut engine, &prompt);
+    drop(engine);
+    assert_eq!(files(other.path()), Vec::<PathBuf>::new());
+    let mut engine = Engine::new(model.clone(), with(other.path(), 1 << 30)).unwrap();
     drop(guard);
     ask(&mut engine, &prompt);
     drop(engine);
