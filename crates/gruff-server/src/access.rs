@@ -10,9 +10,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
 use crate::api_error::{ApiError, ErrorCode};
+use crate::background::{self, Held};
 use crate::ids;
 use crate::intake::{Intake, Room};
 use crate::metrics::Metrics;
@@ -31,6 +33,8 @@ pub(crate) struct Access {
     options: Arc<ServerOptions>,
     metrics: Arc<Metrics>,
     room: Room,
+    /// Who may prepare requests at once.
+    workers: Arc<Semaphore>,
     /// SHA-256 of each key.
     keys: Arc<[[u8; 32]]>,
     /// Only names of this machine are accepted as hosts.
@@ -41,7 +45,7 @@ impl Access {
     pub(crate) fn new(shared: &Shared, loopback: bool) -> Self {
         let (options, metrics) = (shared.options.clone(), shared.metrics.clone());
         let keys = options.api_keys.iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect();
-        Self { options, metrics, room: Room::default(), keys, loopback }
+        Self { options, metrics, room: Room::default(), workers: background::workers(), keys, loopback }
     }
 
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -113,7 +117,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
     let checked = access.check(request.uri().path(), request.headers());
     let preflight = method == Method::OPTIONS && origin.is_some();
     let record = Arc::<Record>::default();
-    // Held until the answer begins: what is made of a body takes memory too.
+    // Held until the answer begins and work for it has ended: what is made of a body takes memory too.
     let share = access.room.share();
     let request =
         request.map(|body| Body::new(Intake::new(body, share.clone(), access.options.body_timeout)));
@@ -121,7 +125,10 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         // A browser's question before the request comes without a key.
         _ if preflight => preflight_response(),
         Err(error) => error.into_response(),
-        Ok(()) => record.clone().scope(next.run(request)).await,
+        Ok(()) => {
+            let held = Held::new(share.clone(), access.workers.clone());
+            record.clone().scope(held.scope(next.run(request))).await
+        }
     };
     drop(share);
     let status = response.status();

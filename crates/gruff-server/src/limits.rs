@@ -13,6 +13,9 @@ pub(crate) const MAX_HEADERS: usize = 100;
 /// Bytes of the bodies that are being read at once, of all requests.
 pub(crate) const MAX_BODIES: usize = 256 << 20;
 
+/// How long a request waits for others to be prepared: read, rendered, turned into tokens, embedded.
+pub(crate) const PREPARING_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Answers to one request (prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 64;
 

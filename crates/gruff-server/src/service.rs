@@ -38,7 +38,7 @@ pub(crate) struct Service {
     pub(crate) engine: EngineThread,
     pub(crate) places: Arc<Semaphore>,
     /// Whose texts are being embedded.
-    pub(crate) embedding: Semaphore,
+    pub(crate) embedding: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
     /// Conversations that may be continued by an answer's id.
     pub(crate) responses: Arc<Store>,
@@ -94,7 +94,7 @@ impl Service {
             memory,
             engine: EngineThread::start(engine, shared.metrics.clone())?,
             places: Arc::new(Semaphore::new(Self::places(&shared.options))),
-            embedding: Semaphore::new(1),
+            embedding: Arc::new(Semaphore::new(1)),
             options: shared.options.clone(),
             metrics: shared.metrics.clone(),
             responses: shared.responses.clone(),

@@ -144,22 +144,29 @@ pub(crate) async fn create(
         );
         return Err(ApiError::field("dimensions", message));
     }
-    let Ok(_place) = service.places.clone().try_acquire_owned() else {
+    let Ok(place) = service.places.clone().try_acquire_owned() else {
         return Err(ApiError::status(
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
             "the server has as many requests as it can hold; come again",
         ));
     };
+    // Work keeps its place, its turn and the model until it ends, also where the client has gone away.
     let reader = service.clone();
-    let texts = background::run(move || request.input.read(&reader)).await?;
+    let work = move || request.input.read(&reader).map(|texts| (texts, place));
+    let (texts, place) = background::run(work).await?;
     let tokens: usize = texts.iter().map(Vec::len).sum();
     // One after the other: each takes memory beside the engine's.
-    let _turn = service.embedding.acquire().await.map_err(|_| ApiError::stopped())?;
+    let turn = service.embedding.clone().acquire_owned().await.map_err(|_| ApiError::stopped())?;
+    let held = Arc::new((place, turn, service.clone()));
     let mut data = Vec::with_capacity(texts.len());
     for group in texts.chunks(GROUP) {
-        let (model, group) = (service.model.clone(), group.to_vec());
-        let vectors = background::run(move || Ok(model.embed(group, &EmbeddingOptions::default())?)).await?;
+        let (held, group) = (held.clone(), group.to_vec());
+        let work = move || {
+            let (.., service) = &*held;
+            Ok(service.model.embed(group, &EmbeddingOptions::default())?)
+        };
+        let vectors = background::run(work).await?;
         for vector in vectors {
             let vector = encoding.write(&shortened(vector, dimensions));
             data.push(json!({"object": "embedding", "index": data.len(), "embedding": vector}));
