@@ -16,6 +16,12 @@ pub(crate) const MAX_BODIES: usize = 256 << 20;
 /// How long a request waits for others to be prepared: read, rendered, turned into tokens, embedded.
 pub(crate) const PREPARING_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Token ids of a text that are turned into text, or told with the text of each.
+pub(crate) const MAX_IDS: usize = 1_000_000;
+
+/// Bytes of the text that ids may become.
+pub(crate) const MAX_TEXT: usize = 16 << 20;
+
 /// Answers to one request (prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 64;
 

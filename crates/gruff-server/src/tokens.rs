@@ -6,14 +6,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use gruff::floors::text::EncodeOptions;
+use gruff::floors::text::{Detokenizer, EncodeOptions, Tokenizer};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
+use crate::limits::{MAX_IDS, MAX_TEXT};
 use crate::registry::Registry;
 
 #[derive(Deserialize, JsonSchema)]
@@ -43,6 +44,36 @@ fn yes() -> bool {
     true
 }
 
+/// The answer, in both forms.
+#[derive(Serialize)]
+struct Tokenized {
+    tokens: Tokens,
+    #[serde(flatten)]
+    size: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+/// What vLLM's form tells besides.
+#[derive(Serialize)]
+struct Size {
+    count: usize,
+    max_model_len: usize,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Tokens {
+    Ids(Vec<u32>),
+    Pieces(Vec<Piece>),
+}
+
+#[derive(Serialize)]
+struct Piece {
+    id: u32,
+    piece: String,
+}
+
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
     State(registry): State<Arc<Registry>>,
@@ -61,20 +92,21 @@ pub(crate) async fn tokenize(
         let add_special = request.add_special.unwrap_or(adds);
         let options = EncodeOptions { add_special, parse_special: request.parse_special };
         let ids = tokenizer.encode(&text, options).map_err(gruff::Error::from)?;
-        let piece = |id: &u32| tokenizer.id_to_token(*id).unwrap_or_default();
-        let tokens: Vec<Value> = match request.with_pieces {
-            false => ids.iter().map(|id| Value::from(*id)).collect(),
-            true => ids.iter().map(|id| json!({"id": id, "piece": piece(id)})).collect(),
+        if (request.with_pieces || request.return_token_strs) && ids.len() > MAX_IDS {
+            let message = format!(
+                "the text of {} tokens is asked for; {MAX_IDS} are possible: send the text in parts",
+                ids.len()
+            );
+            return Err(ApiError::field(if adds { "prompt" } else { "content" }, message));
+        }
+        let piece = |id: u32| tokenizer.id_to_token(id).unwrap_or_default();
+        let size = adds.then(|| Size { count: ids.len(), max_model_len: service.description.context });
+        let token_strs = request.return_token_strs.then(|| ids.iter().map(|id| piece(*id)).collect());
+        let tokens = match request.with_pieces {
+            false => Tokens::Ids(ids),
+            true => Tokens::Pieces(ids.into_iter().map(|id| Piece { id, piece: piece(id) }).collect()),
         };
-        let mut answer = json!({"tokens": tokens});
-        if adds {
-            answer["count"] = Value::from(ids.len());
-            answer["max_model_len"] = Value::from(service.description.context);
-        }
-        if request.return_token_strs {
-            answer["token_strs"] = ids.iter().map(|id| Value::from(piece(id))).collect();
-        }
-        Ok(reply(&answer))
+        Ok(reply(&Tokenized { tokens, size, token_strs }))
     };
     background::run(work).await
 }
@@ -86,6 +118,31 @@ pub(crate) struct Detokenize {
     tokens: Vec<u32>,
 }
 
+/// The text, under both names.
+#[derive(Serialize)]
+struct Detokenized<'a> {
+    content: &'a str,
+    prompt: &'a str,
+}
+
+/// The text of ids, unless it has more bytes than that.
+fn decode(tokenizer: &Tokenizer, ids: &[u32], most: usize) -> Result<String, ApiError> {
+    let mut detokenizer = Detokenizer::new(tokenizer, false);
+    let mut text = String::new();
+    for (place, id) in ids.iter().enumerate() {
+        text.push_str(detokenizer.push(*id));
+        if text.len() > most {
+            let message = format!(
+                "the text of the first {} tokens has more than {most} bytes; send the tokens in parts",
+                place + 1
+            );
+            return Err(ApiError::field("tokens", message));
+        }
+    }
+    text.push_str(detokenizer.finish());
+    Ok(text)
+}
+
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(
     State(registry): State<Arc<Registry>>,
@@ -94,13 +151,21 @@ pub(crate) async fn detokenize(
 ) -> Result<Response, ApiError> {
     let request: Detokenize = body::json(&headers, body).await?;
     let service = registry.get(request.model.as_deref()).await?;
+    if request.tokens.len() > MAX_IDS {
+        let message =
+            format!("{} token ids; {MAX_IDS} are possible: send them in parts", request.tokens.len());
+        return Err(ApiError::field("tokens", message));
+    }
     let vocabulary = service.description.vocabulary;
     if let Some(id) = request.tokens.iter().find(|id| **id as usize >= vocabulary) {
         let message = format!("token id {id} is outside the vocabulary of {vocabulary}");
         return Err(ApiError::field("tokens", message));
     }
-    let text = service.tokenizer.decode(&request.tokens, false);
-    Ok(reply(&json!({"content": text, "prompt": text})))
+    let work = move || {
+        let text = decode(service.tokenizer.tokenizer(), &request.tokens, MAX_TEXT)?;
+        Ok(reply(&Detokenized { content: &text, prompt: &text }))
+    };
+    background::run(work).await
 }
 
 /// `GET /tokenizer_info`: what vLLM tells of the first model's, for clients that have no tokenizer of their own.
@@ -117,4 +182,23 @@ pub(crate) async fn info(State(registry): State<Arc<Registry>>) -> Result<Respon
         "model_max_length": service.description.context,
         "chat_template": template,
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gruff::{AutoTokenizer, BUNDLED};
+
+    #[test]
+    fn decoding_ends_where_the_text_gets_too_long() {
+        let tokenizer = AutoTokenizer::from_pretrained(BUNDLED).load().unwrap();
+        let text = "A cat sat on the mat – é.";
+        let ids = tokenizer.encode(text).unwrap();
+        let decoded = decode(tokenizer.tokenizer(), &ids, text.len() + 64).unwrap();
+        assert_eq!(decoded, tokenizer.decode(&ids, false));
+        assert_eq!(decode(tokenizer.tokenizer(), &ids, decoded.len()), Ok(decoded.clone()));
+        let error = decode(tokenizer.tokenizer(), &ids, decoded.len() - 1).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("tokens"));
+        assert_eq!(error.status, 400);
+    }
 }
