@@ -7,11 +7,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api_error::ApiError;
+use crate::background;
 use crate::intake::Fault;
+use crate::limits::{LARGE_BODY, MAX_VALUES};
 use crate::neutral;
 
 /// Reads a request's JSON. Requiring its content type keeps web pages from sending any without asking first.
-pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+pub(crate) async fn json<T: DeserializeOwned + Send + 'static>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if kind != "application/json" {
@@ -26,19 +31,65 @@ pub(crate) async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -
         Some(fault) => fault.error(),
         None => ApiError::bad_request("the body did not arrive whole"),
     })?;
-    read(&bytes).or_else(|error| match neutral::without(&bytes) {
-        Some(fields) => read(fields.to_string().as_bytes()),
-        None => Err(error),
-    })
+    match bytes.len() > LARGE_BODY {
+        true => background::run(move || parse(&bytes)).await,
+        false => parse(&bytes),
+    }
 }
 
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let count = values(bytes);
+    if count > MAX_VALUES {
+        return Err(ApiError::status(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "request_too_large",
+            format!("the body has about {count} values; {MAX_VALUES} are possible: send it in parts"),
+        ));
+    }
+    match read(bytes) {
+        Err(fault) if fault.is_unknown_field() => match neutral::without(bytes) {
+            Some(fields) => read(fields.to_string().as_bytes()),
+            None => Err(fault),
+        },
+        outcome => outcome,
+    }
+    .map_err(|fault| refusal(&fault.path, &fault.message))
+}
+
+/// How many values there are in a text of JSON, as far as commas and brackets outside of strings tell.
+fn values(bytes: &[u8]) -> usize {
+    let (mut count, mut inside, mut escaped) = (1, false, false);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if inside => escaped = true,
+            b'"' => inside = !inside,
+            b',' | b'[' | b'{' if !inside => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Why a body is not what is wanted, and where in it; `.` for the whole.
+struct Misfit {
+    path: String,
+    message: String,
+}
+
+impl Misfit {
+    fn is_unknown_field(&self) -> bool {
+        self.message.starts_with("unknown field")
+    }
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Misfit> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let request = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        refusal(&path, &error.into_inner().to_string())
+    let request = serde_path_to_error::deserialize(&mut reader).map_err(|error| Misfit {
+        path: error.path().to_string(),
+        message: error.into_inner().to_string(),
     })?;
-    reader.end().map_err(|error| refusal(".", &error.to_string()))?;
+    reader.end().map_err(|error| Misfit { path: ".".to_owned(), message: error.to_string() })?;
     Ok(request)
 }
 
@@ -68,5 +119,31 @@ pub(crate) fn reply(value: &impl Serialize) -> Response {
             ApiError::status(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", error.to_string())
                 .into_response()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        for (text, count) in [
+            ("1", 1),
+            ("[1,2,3]", 4),
+            (r#"{"a": "[,{", "b\",[": [{}]}"#, 5),
+            (r#"["\\", "\"", ","]"#, 4),
+            ("", 1),
+        ] {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn bodies_of_too_many_values_are_not_read() {
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+        assert_eq!(parse::<Vec<u8>>(list(MAX_VALUES - 1).as_bytes()).unwrap().len(), MAX_VALUES - 1);
+        let error = parse::<Vec<u8>>(list(MAX_VALUES).as_bytes()).unwrap_err();
+        assert_eq!((error.status, error.code), (StatusCode::PAYLOAD_TOO_LARGE, Some("request_too_large")));
     }
 }

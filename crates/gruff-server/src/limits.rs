@@ -5,6 +5,12 @@ use std::time::Duration;
 /// Bytes of a body: an agent's tools and a long history, with room.
 pub(crate) const MAX_BODY: usize = 32 << 20;
 
+/// Bytes of a body above which it is not read on a thread that serves others.
+pub(crate) const LARGE_BODY: usize = 256 << 10;
+
+/// Values in a body: each takes many times the bytes in memory that it has in the body.
+pub(crate) const MAX_VALUES: usize = 1 << 20;
+
 /// Bytes of a request's line and headers (what one more read brings, as many again at most, is not held against it), and
 /// how many headers.
 pub(crate) const MAX_HEAD: usize = 64 << 10;

@@ -26,6 +26,8 @@ fn tokens_and_back() {
         assert_eq!(server.post("/tokenize", &bad).error(400)["param"], "content");
     }
     assert_eq!(server.post("/detokenize", &json!({"tokens": [u32::MAX]})).error(400)["param"], "tokens");
+    let many = json!({"tokens": vec![1; 1_100_000]});
+    assert_eq!(server.post("/detokenize", &many).error(413)["code"], "request_too_large");
     let many = json!({"tokens": vec![1; 1_000_001]});
     assert_eq!(server.post("/detokenize", &many).error(400)["param"], "tokens");
     let words = json!({"content": " a".repeat(1_100_000), "with_pieces": true});
