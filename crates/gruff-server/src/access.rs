@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -26,6 +26,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Routes that everybody may ask, such as a load balancer.
 const OPEN: [&str; 1] = ["/health"];
+
+/// How long behind its deadline a request is ended whose answer has not begun.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// What the middleware knows.
 #[derive(Clone)]
@@ -126,8 +129,17 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         _ if preflight => preflight_response(),
         Err(error) => error.into_response(),
         Ok(()) => {
-            let held = Held::new(share.clone(), access.workers.clone());
-            record.clone().scope(held.scope(next.run(request))).await
+            // A time that no clock can tell is none.
+            let deadline = access.options.timeout.and_then(|timeout| begun.checked_add(timeout));
+            let held = Held::new(share.clone(), access.workers.clone(), deadline);
+            let answer = record.clone().scope(held.scope(next.run(request)));
+            // What knows better how to tell of it comes first.
+            match deadline.and_then(|deadline| deadline.checked_add(GRACE)) {
+                None => answer.await,
+                Some(deadline) => tokio::time::timeout_at(deadline.into(), answer)
+                    .await
+                    .unwrap_or_else(|_| ApiError::timeout().into_response()),
+            }
         }
     };
     drop(share);

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use axum::http::StatusCode;
 use gruff::floors::text::chat::OutputFormat;
 use gruff::floors::text::{Detokenizer, Tokenizer};
 use gruff::{FinishReason, StopMatcher, Usage};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api_error::ApiError;
@@ -27,8 +25,6 @@ pub(crate) struct Generation {
     pub(crate) started: Instant,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) record: Arc<Record>,
-    /// The places in the queue.
-    pub(crate) _permit: OwnedSemaphorePermit,
     /// Keeps the model loaded.
     pub(crate) _service: Arc<Service>,
 }
@@ -38,15 +34,11 @@ impl Generation {
     pub(crate) async fn next(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
         let next = match self.deadline {
             None => self.updates.recv().await,
+            // What waits to be told does not make up for the time that its reader took.
+            Some(deadline) if deadline <= Instant::now() => return Err(ApiError::timeout()),
             Some(deadline) => match tokio::time::timeout_at(deadline.into(), self.updates.recv()).await {
                 Ok(next) => next,
-                Err(_) => {
-                    return Err(ApiError::status(
-                        StatusCode::GATEWAY_TIMEOUT,
-                        "timeout",
-                        "the request took longer than the server allows; ask for fewer tokens",
-                    ));
-                }
+                Err(_) => return Err(ApiError::timeout()),
             },
         };
         match &next {
@@ -170,4 +162,40 @@ pub(crate) fn timings(usage: &Usage) -> serde_json::Value {
         "predicted_ms": millis(usage.decode_time),
         "predicted_per_second": usage.decode_per_second(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gruff::{AutoModelForCausalLM, AutoTokenizer, BUNDLED, Context, GenerationConfig};
+
+    use super::*;
+    use crate::ServedModel;
+    use crate::service::Shared;
+
+    #[tokio::test]
+    async fn what_is_generated_holds_no_place_though_nobody_reads_it() {
+        let from = AutoModelForCausalLM::from_pretrained(BUNDLED);
+        let model = Arc::new(from.context(Context::Tokens(256)).threads(1).load().unwrap());
+        let tokenizer = AutoTokenizer::from_pretrained(BUNDLED).load().unwrap();
+        let shared = Shared { options: Arc::default(), metrics: Arc::default(), responses: Arc::default() };
+        let options = shared.options.engine(&model);
+        let served = ServedModel::new(BUNDLED, model, tokenizer);
+        let service = Arc::new(Service::start(served, options, &shared).unwrap());
+        let prompt = service.tokenizer.encode("A cat").unwrap();
+        let config = GenerationConfig { max_new_tokens: Some(3), ..service.generation_config.clone() };
+        let requests = service.requests(&[prompt], 2, &config).unwrap();
+        let mut generation = service.begin(requests).unwrap();
+        for _ in 0..1000 {
+            if service.in_progress() == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(service.in_progress(), 0);
+        assert!(generation.next().await.unwrap().is_some());
+        generation.deadline = Some(Instant::now());
+        assert_eq!(generation.next().await.unwrap_err(), ApiError::timeout());
+    }
 }

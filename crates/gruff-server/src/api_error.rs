@@ -52,6 +52,15 @@ impl ApiError {
         )
     }
 
+    /// The request has taken as long as one may.
+    pub(crate) fn timeout() -> Self {
+        Self::status(
+            StatusCode::GATEWAY_TIMEOUT,
+            "timeout",
+            "the request took longer than the server allows; ask for fewer tokens",
+        )
+    }
+
     /// What the engine says of a request.
     pub(crate) fn engine(error: &engine::Error) -> Self {
         match error {

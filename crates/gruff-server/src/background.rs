@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,11 +24,12 @@ pub(crate) struct Held {
     _share: Arc<Share>,
     /// Who may work at once.
     workers: Arc<Semaphore>,
+    deadline: Option<Instant>,
 }
 
 impl Held {
-    pub(crate) fn new(share: Arc<Share>, workers: Arc<Semaphore>) -> Self {
-        Self { _share: share, workers }
+    pub(crate) fn new(share: Arc<Share>, workers: Arc<Semaphore>, deadline: Option<Instant>) -> Self {
+        Self { _share: share, workers, deadline }
     }
 
     /// Answers a request that holds this.
@@ -46,6 +47,11 @@ impl Held {
             )),
         }
     }
+}
+
+/// When the request that this task answers has taken too long.
+pub(crate) fn deadline() -> Option<Instant> {
+    HELD.try_with(|held| held.deadline).ok().flatten()
 }
 
 /// How many requests may be worked on beside the engine: as many as there are cores, and a few where there are fewer.
@@ -92,7 +98,7 @@ mod tests {
     #[tokio::test]
     async fn abandoned_work_keeps_its_place_and_share_until_it_ends() {
         let (share, workers) = (Room::default().share(), Arc::new(Semaphore::new(1)));
-        let held = Held::new(share.clone(), workers.clone());
+        let held = Held::new(share.clone(), workers.clone(), None);
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let (go_on, may_end) = channel::<()>();
         let request = tokio::spawn(held.clone().scope(run(move || {
@@ -115,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_gives_the_place_back() {
         let workers = Arc::new(Semaphore::new(1));
-        let held = Held::new(Room::default().share(), workers.clone());
+        let held = Held::new(Room::default().share(), workers.clone(), None);
         let error = held.scope(run::<()>(|| panic!("on purpose"))).await.unwrap_err();
         assert_eq!((error, workers.available_permits()), (ApiError::stopped(), 1));
     }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use gruff::FinishReason;
 use gruff::Usage;
 use gruff::floors::engine::{Engine, EngineStats, Event, Request, RequestId, TokenDetails};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::api_error::ApiError;
@@ -37,6 +38,16 @@ pub(crate) struct Job {
     pub(crate) updates: UnboundedSender<(usize, Update)>,
     /// Set to cancel this answer alone.
     pub(crate) cancelled: Arc<AtomicBool>,
+    /// Its place in the queue, until it ends: how slowly it is read is no matter of the engine's.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+impl Job {
+    /// Tells the last of it. Whoever hears of it finds its place free.
+    fn end(mut self, update: Update) {
+        self.place = None;
+        let _ = self.updates.send((self.choice, update));
+    }
 }
 
 /// A way to the engine.
@@ -139,7 +150,7 @@ impl State {
     fn take(&mut self, job: Job) {
         match self.engine.submit(job.request.clone()) {
             Ok(id) => drop(self.jobs.insert(id, job)),
-            Err(error) => drop(job.updates.send((job.choice, Update::Failed(ApiError::engine(&error))))),
+            Err(error) => job.end(Update::Failed(ApiError::engine(&error))),
         }
     }
 
@@ -170,14 +181,13 @@ impl State {
             }
             Event::Finished { request, reason, usage, .. } => {
                 if let Some(job) = self.jobs.remove(&request) {
-                    let _ = job.updates.send((job.choice, Update::Finished(reason, usage)));
+                    job.end(Update::Finished(reason, usage));
                 }
             }
             Event::Failed { request, message } => {
                 if let Some(job) = self.jobs.remove(&request) {
                     let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
-                    let error = ApiError::status(status, "engine_error", message);
-                    let _ = job.updates.send((job.choice, Update::Failed(error)));
+                    job.end(Update::Failed(ApiError::status(status, "engine_error", message)));
                 }
             }
         }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::answer::Generation;
 use crate::api_error::ApiError;
+use crate::background;
 use crate::engine_thread::{EngineThread, Job};
 use crate::ids;
 use crate::limits::MAX_CHOICES;
@@ -144,7 +145,7 @@ impl Service {
     /// Hands requests to the engine.
     pub(crate) fn begin(self: &Arc<Self>, requests: Vec<Request>) -> Result<Generation, ApiError> {
         let choices = requests.len();
-        let Ok(permit) = self.places.clone().try_acquire_many_owned(choices as u32) else {
+        let Ok(mut places) = self.places.clone().try_acquire_many_owned(choices as u32) else {
             return Err(ApiError::status(
                 StatusCode::TOO_MANY_REQUESTS,
                 "queue_full",
@@ -154,7 +155,8 @@ impl Service {
         let (sender, updates) = unbounded_channel();
         let cancelled: Vec<Arc<AtomicBool>> = (0..choices).map(|_| Arc::default()).collect();
         for (choice, (request, flag)) in requests.into_iter().zip(&cancelled).enumerate() {
-            self.engine.submit(Job { request, choice, updates: sender.clone(), cancelled: flag.clone() })?;
+            let (updates, cancelled, place) = (sender.clone(), flag.clone(), places.split(1));
+            self.engine.submit(Job { request, choice, updates, cancelled, place })?;
         }
         let started = Instant::now();
         let record = Record::current();
@@ -163,11 +165,10 @@ impl Service {
             updates,
             begun: vec![false; choices],
             cancelled,
-            deadline: self.options.timeout.map(|timeout| started + timeout),
+            deadline: background::deadline(),
             started,
             record,
             metrics: self.metrics.clone(),
-            _permit: permit,
             _service: self.clone(),
         })
     }

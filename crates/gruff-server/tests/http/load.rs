@@ -82,7 +82,17 @@ fn a_request_that_takes_too_long_is_ended() {
     let options = ServerOptions { timeout: Some(Duration::from_millis(1)), ..ServerOptions::default() };
     let server = Running::start(options);
     assert_eq!(server.post(PATH, &request("Tell a long story.", 400)).error(504)["code"], "timeout");
+    // What no engine does is held to the same.
+    let texts = json!({"input": vec!["A cat sat on the mat. ".repeat(40); 200]});
+    assert_eq!(server.post("/v1/embeddings", &texts).error(504)["code"], "timeout");
     wait_for_progress(&server, 0);
+    server.wait();
+}
+
+#[test]
+fn a_time_that_no_clock_can_tell_is_no_bound() {
+    let server = Running::start(ServerOptions { timeout: Some(Duration::MAX), ..ServerOptions::default() });
+    server.post(PATH, &request("Hi", 2)).ok();
     server.wait();
 }
 
