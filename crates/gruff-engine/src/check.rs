@@ -1,15 +1,31 @@
 //! Whether a request can be served as it stands.
 
-use gruff_models::AttnImplementation;
+use std::sync::Arc;
 
-use crate::engine::Engine;
+use gruff_models::{AttnImplementation, Model};
+
 use crate::error::refuse;
 use crate::job::Job;
-use crate::{Request, Result};
+use crate::{Error, Request, Result};
 
-impl Engine {
+/// What an engine asks of a request before it takes it in, for those who want to know on another thread than its own.
+/// [`Engine::checker`](crate::Engine::checker) gives one.
+#[derive(Clone)]
+pub struct Checker {
+    pub(crate) model: Arc<dyn Model>,
+    /// Tokens that a prompt and its answer may have together.
+    pub(crate) context: usize,
+    pub(crate) max_sequences: usize,
+    /// Tokens that a model with recurrent state can drop again; `None` for any number.
+    pub(crate) rollback: Option<usize>,
+}
+
+impl Checker {
     /// Refuses what cannot be served.
-    pub(crate) fn check(&self, request: &Request) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Engine::submit`](crate::Engine::submit).
+    pub fn check(&self, request: &Request) -> Result<()> {
         let vocabulary = self.model.config().vocab_size;
         request.sampling.validate()?;
         request.sampling.validate_ids(vocabulary)?;
@@ -37,13 +53,13 @@ impl Engine {
             self.model.adapters().check(scales).or_else(|fault| refuse("adapters", fault.to_string()))?;
         }
         let width = Job::width_of(request);
-        if width > self.options.max_sequences {
+        if width > self.max_sequences {
             return refuse(
                 if request.beams.is_some() { "num_beams" } else { "num_return_sequences" },
                 format!(
                     "the request has {width} sequences and the engine room for {}; make it with a larger \
                      max_sequences",
-                    self.options.max_sequences
+                    self.max_sequences
                 ),
             );
         }
@@ -55,15 +71,8 @@ impl Engine {
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocabulary) {
             return refuse(field, format!("token id {id} is outside the vocabulary of {vocabulary}"));
         }
-        if prompt.len() >= self.memory.context {
-            return refuse(
-                field,
-                format!(
-                    "its {} tokens leave no room in a context of {}; shorten it or choose a larger --ctx",
-                    prompt.len(),
-                    self.memory.context
-                ),
-            );
+        if prompt.len() >= self.context {
+            return Err(Error::ContextLength { field, tokens: prompt.len(), context: self.context });
         }
         Ok(())
     }
@@ -119,7 +128,7 @@ impl Engine {
         if speculation.most() == 0 {
             return refuse("speculation", "a draft of 0 tokens drafts nothing; ask for at least 1");
         }
-        if self.keeper.rollback == Some(0) {
+        if self.rollback == Some(0) {
             return refuse(
                 "speculation",
                 format!(

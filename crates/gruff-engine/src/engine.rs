@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gruff_models::{CacheOptions, Caches, Model};
 
+use crate::check::Checker;
 use crate::disk::DiskCache;
 use crate::error::refuse;
 use crate::job::Job;
@@ -106,6 +107,16 @@ impl Engine {
         &self.memory
     }
 
+    /// What it asks of requests.
+    pub fn checker(&self) -> Checker {
+        Checker {
+            model: self.model.clone(),
+            context: self.memory.context,
+            max_sequences: self.options.max_sequences,
+            rollback: self.keeper.rollback,
+        }
+    }
+
     /// What it did so far, and what it holds.
     pub fn stats(&self) -> EngineStats {
         EngineStats {
@@ -152,11 +163,11 @@ impl Engine {
     /// Takes a request in; its events come from [`step`](Self::step).
     ///
     /// # Errors
-    /// [`Error::Request`](crate::Error::Request) for an empty prompt, a prompt that leaves no room for an answer, an
-    /// id outside the vocabulary, a parameter out of range, or parameters that exclude each other. Other requests are
-    /// not touched.
+    /// [`Error::ContextLength`](crate::Error::ContextLength) for a prompt that leaves no room for an answer,
+    /// [`Error::Request`](crate::Error::Request) for an empty one, an id outside the vocabulary, a parameter out of
+    /// range, or parameters that exclude each other. Other requests are not touched.
     pub fn submit(&mut self, request: Request) -> Result<RequestId> {
-        self.check(&request)?;
+        self.checker().check(&request)?;
         let id = RequestId(self.next);
         let job = Job::new(id, request, self.memory.context)?;
         self.next += 1;

@@ -18,6 +18,16 @@ pub enum Error {
         /// What is wrong with it and what to do.
         fault: String,
     },
+    /// A prompt that leaves no room for an answer.
+    #[error("{field}: its {tokens} tokens leave no room in a context of {context}; shorten it or choose a larger --ctx")]
+    ContextLength {
+        /// The field of the request.
+        field: &'static str,
+        /// How many tokens it has.
+        tokens: usize,
+        /// How many tokens prompt and answer may have together.
+        context: usize,
+    },
     /// Processors left no token to choose.
     #[error("every token was ruled out at token {position}; the processors were {}: loosen one of them", processors.join(", "))]
     RuledOut {

@@ -27,6 +27,7 @@ pub mod stopping;
 mod turns;
 
 pub use beams::{BeamParams, EarlyStopping};
+pub use check::Checker;
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use options::{EngineOptions, PrefixCacheFolder};

@@ -67,6 +67,9 @@ impl ApiError {
             engine::Error::Request { field: "max_new_tokens", fault } => {
                 Self::field("max_tokens", format!("max_tokens: {fault}"))
             }
+            engine::Error::ContextLength { field, .. } => {
+                Self { code: Some("context_length_exceeded"), ..Self::field(*field, error.to_string()) }
+            }
             engine::Error::Request { field, .. } => Self::field(*field, error.to_string()),
             _ => Self::status(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", error.to_string()),
         }

@@ -77,6 +77,10 @@ impl Form {
 
     /// Says which part of the request is to blame for a grammar that does not compile: each schema is tried alone.
     pub(crate) fn blame(&self, model: &AutoModelForCausalLM, tools: &[Value], error: ApiError) -> ApiError {
+        // Other fields are at fault by themselves.
+        if error.param.as_deref() != Some("response_format") {
+            return error;
+        }
         let fault = |schema: &Value| {
             model.constraint(&Constraint::json_schema(schema.clone())).err().map(|error| error.to_string())
         };

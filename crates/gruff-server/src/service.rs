@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use gruff::floors::engine::{Engine, EngineOptions, Request};
+use gruff::floors::engine::{Checker, Engine, EngineOptions, Request};
 use gruff::floors::text::chat::OutputFormat;
 use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig, MemoryPlan};
 use tokio::sync::Semaphore;
@@ -37,6 +37,7 @@ pub(crate) struct Service {
     pub(crate) description: Description,
     pub(crate) memory: MemoryPlan,
     pub(crate) engine: EngineThread,
+    checker: Checker,
     pub(crate) places: Arc<Semaphore>,
     /// Whose texts are being embedded.
     pub(crate) embedding: Arc<Semaphore>,
@@ -93,6 +94,7 @@ impl Service {
             model,
             description,
             memory,
+            checker: engine.checker(),
             engine: EngineThread::start(engine, shared.metrics.clone())?,
             places: Arc::new(Semaphore::new(Self::places(&shared.options))),
             embedding: Arc::new(Semaphore::new(1)),
@@ -118,7 +120,8 @@ impl Service {
     }
 
     /// The engine's requests for prompts, each to be answered `n` times: answer number `i` of prompt number `p` is
-    /// request `p * n + i`. Grammars are compiled here, which may take a while: not for a thread that serves others.
+    /// request `p * n + i`. What the engine
+    /// would refuse is refused here, before a response has begun. Grammars are compiled here, which may take a while: not for a thread that serves others.
     pub(crate) fn requests(
         &self,
         prompts: &[Vec<u32>],
@@ -132,6 +135,7 @@ impl Service {
             return Err(ApiError::field("n", message));
         }
         let each = self.model.requests(prompts, config, &GenerateOptions::default())?;
+        each.iter().try_for_each(|request| self.checker.check(request)).map_err(|error| ApiError::engine(&error))?;
         let seed = config.seed.unwrap_or(0);
         let answers = each.iter().flat_map(|request| std::iter::repeat_n(request, n)).enumerate();
         let numbered = answers.map(|(choice, request)| {

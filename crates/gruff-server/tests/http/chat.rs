@@ -56,6 +56,36 @@ fn an_answer_is_the_same_whole_and_streamed() {
     assert!(done && events.iter().all(|event| event.get("usage").is_none()), "no usage without being asked");
 }
 
+/// What is wrong with a request is told by the status, before a stream begins.
+#[test]
+fn streams_do_not_begin_for_what_cannot_be_served() {
+    let server = Running::shared();
+    let long = json!({"messages": [{"role": "user", "content": "capital ".repeat(3000)}]});
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}});
+    let refused = |mut fields: Value| {
+        fields["stream"] = json!(true);
+        server.post(PATH, &with(fields)).error(400)
+    };
+    let error = refused(long.clone());
+    assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("prompt")));
+    assert_eq!(error["type"], "invalid_request_error");
+    let mut formed = long.clone();
+    formed["response_format"] = schema;
+    assert_eq!(refused(formed)["code"], "context_length_exceeded");
+    assert_eq!(refused(json!({"logit_bias": {"99999999": 1}}))["param"], "logit_bias");
+    assert_eq!(refused(json!({"max_tokens": 0}))["param"], "max_tokens");
+    for prompt in [json!([99_999_999]), json!([]), json!("capital ".repeat(3000))] {
+        let request = json!({"prompt": prompt, "stream": true});
+        server.post("/v1/completions", &request).error(400);
+    }
+    let mut request = json!({"max_tokens": 8, "stream": true});
+    request["messages"] = long["messages"].clone();
+    let response = server.post("/v1/messages", &request);
+    let body: Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!((response.status, &body["type"]), (400, &json!("error")), "{body}");
+    assert_eq!(body["error"]["type"], "invalid_request_error");
+}
+
 #[test]
 fn seeds_and_choices() {
     let server = Running::shared();
