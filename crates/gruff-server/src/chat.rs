@@ -18,6 +18,7 @@ use crate::limits::{MAX_MESSAGES, MAX_TOOLS};
 use crate::logprobs::TokenLogprob;
 use crate::reasoning_budget::ReasoningBudget;
 use crate::service::Service;
+use crate::untold::Untold;
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -90,7 +91,7 @@ impl Service {
                 false,
             ),
             parser: OutputParser::new(format.reasoning, format.tool_calls, &prompt.text, &job.tools),
-            logprobs: Vec::new(),
+            logprobs: Untold::default(),
             calls: 0,
             tokens: 0,
             reasoning_tokens: 0,
@@ -235,7 +236,7 @@ struct Choice {
     reader: TextReader,
     parser: OutputParser,
     /// Of tokens whose text has not been told.
-    logprobs: Vec<TokenLogprob>,
+    logprobs: Untold,
     calls: usize,
     most_calls: usize,
     tokens: usize,
@@ -269,14 +270,7 @@ impl Choice {
             self.logprobs.clear();
             return ChatEvent::Output(event, Vec::new());
         };
-        let mut bytes = 0;
-        let made_of = self.logprobs.iter().take_while(|token| {
-            let before = bytes;
-            bytes += token.len();
-            before < text.len()
-        });
-        let count = made_of.count();
-        let tokens = self.logprobs.drain(..count).collect();
+        let tokens = self.logprobs.take(text);
         ChatEvent::Output(event, tokens)
     }
 }

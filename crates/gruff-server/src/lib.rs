@@ -40,6 +40,7 @@ mod server;
 mod service;
 mod sse;
 mod tokens;
+mod untold;
 
 pub use error::Error;
 pub use library::Library;

@@ -53,9 +53,14 @@ impl TokenLogprob {
         Self { token, top }
     }
 
-    /// Bytes of the token's text.
-    pub(crate) fn len(&self) -> usize {
-        self.token.bytes.len()
+    /// The token's text.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.token.bytes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self { token: Likely { bytes: text.as_bytes().to_vec(), logprob: -1.0 }, top: Vec::new() }
     }
 
     /// The form of chat completions and responses.

@@ -56,6 +56,20 @@ fn tokens_of_content_are_told_with_their_logprobs() {
     }
 }
 
+/// The tokens that end the reasoning are nobody's content.
+#[test]
+fn reasoning_does_not_shift_the_tokens_of_content() {
+    let server = Running::shared();
+    let fields = json!({"reasoning_effort": "low", "reasoning_budget": 6, "max_tokens": 40});
+    let whole = server.post(CHAT, &chat(fields)).ok();
+    let choice = &whole["choices"][0];
+    let message = &choice["message"];
+    assert!(message["reasoning_content"].is_string(), "{whole}");
+    let content = message["content"].as_str().unwrap();
+    assert!(!content.is_empty(), "{whole}");
+    assert_eq!(String::from_utf8(bytes(&choice["logprobs"]["content"])).unwrap(), content);
+}
+
 #[test]
 fn responses_include_logprobs() {
     let server = Running::shared();
