@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
+use crate::anthropic::refusal;
 use crate::api_error::{ApiError, ErrorCode};
 use crate::background::{self, Held};
 use crate::ids;
@@ -70,11 +71,15 @@ impl Access {
 
     /// Compares digests without telling by the time it takes how much of a key is right, or which.
     fn shows_key(&self, headers: &HeaderMap) -> bool {
-        let bearer =
-            headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        let Some(shown) = bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes)) else {
-            return false;
-        };
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+            let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+        });
+        let own = headers.get("x-api-key").map(HeaderValue::as_bytes);
+        bearer.into_iter().chain(own).fold(false, |right, shown| right | self.is_key(shown))
+    }
+
+    fn is_key(&self, shown: &[u8]) -> bool {
         let shown = Sha256::digest(shown);
         let equal = |key: &[u8; 32]| key.iter().zip(shown.iter()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
         self.keys.iter().fold(false, |found, key| found | equal(key))
@@ -127,8 +132,9 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
     let mut response = match checked {
         // A browser's question before the request comes without a key.
         _ if preflight => preflight_response(),
-        Err(error) => error.into_response(),
+        Err(error) => refusal(request.uri().path(), error),
         Ok(()) => {
+            let path = request.uri().path().to_owned();
             // A time that no clock can tell is none.
             let deadline = access.options.timeout.and_then(|timeout| begun.checked_add(timeout));
             let held = Held::new(share.clone(), access.workers.clone(), deadline);
@@ -138,7 +144,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
                 None => answer.await,
                 Some(deadline) => tokio::time::timeout_at(deadline.into(), answer)
                     .await
-                    .unwrap_or_else(|_| ApiError::timeout().into_response()),
+                    .unwrap_or_else(|_| refusal(&path, ApiError::timeout())),
             }
         }
     };

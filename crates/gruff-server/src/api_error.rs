@@ -43,6 +43,11 @@ impl ApiError {
         Self { code: Some(code), ..Self::new(status, kind, message) }
     }
 
+    /// An address that is no text.
+    pub(crate) fn path() -> Self {
+        Self::bad_request("the address is not UTF-8 where it is escaped with `%`; write it anew")
+    }
+
     /// The engine has stopped.
     pub(crate) fn stopped() -> Self {
         Self::status(

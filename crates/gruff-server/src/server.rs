@@ -5,12 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use gruff::system::available_memory;
 use gruff::{Context, MemoryPlan};
 use tokio::net::TcpListener;
 
 use crate::access::{Access, guard};
+use crate::anthropic::refusal;
 use crate::api_error::ApiError;
 use crate::endpoint::endpoints;
 use crate::on_demand::OnDemand;
@@ -71,17 +72,15 @@ impl Server {
             .into_iter()
             .fold(page::routes(), |routes, endpoint| routes.route(endpoint.path, endpoint.handler));
         routes
-            .fallback(async || {
-                ApiError::status(
-                    StatusCode::NOT_FOUND,
-                    "not_found",
-                    "there is nothing here; see `gruff serve --help`",
-                )
+            .fallback(async |uri: Uri| {
+                let message = "there is nothing here; see `gruff serve --help`";
+                refusal(uri.path(), ApiError::status(StatusCode::NOT_FOUND, "not_found", message))
             })
-            .method_not_allowed_fallback(async || {
+            .method_not_allowed_fallback(async |uri: Uri| {
                 let message =
                     "this address wants another method: GET for what is, POST for what is to be made";
-                ApiError::status(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+                let status = StatusCode::METHOD_NOT_ALLOWED;
+                refusal(uri.path(), ApiError::status(status, "method_not_allowed", message))
             })
             .with_state(self.registry.clone())
             .layer(axum::middleware::from_fn_with_state(access, guard))

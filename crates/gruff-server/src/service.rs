@@ -135,7 +135,9 @@ impl Service {
             return Err(ApiError::field("n", message));
         }
         let each = self.model.requests(prompts, config, &GenerateOptions::default())?;
-        each.iter().try_for_each(|request| self.checker.check(request)).map_err(|error| ApiError::engine(&error))?;
+        each.iter()
+            .try_for_each(|request| self.checker.check(request))
+            .map_err(|error| ApiError::engine(&error))?;
         let seed = config.seed.unwrap_or(0);
         let answers = each.iter().flat_map(|request| std::iter::repeat_n(request, n)).enumerate();
         let numbered = answers.map(|(choice, request)| {

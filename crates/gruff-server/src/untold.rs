@@ -124,7 +124,8 @@ mod tests {
         // A mark and content in one token.
         assert_eq!(told(&[(&["</think", ">\n\nYes"], &["Yes"]), (&["."], &["."])]), [">\n\nYes", "."]);
         // Behind a call, and behind content that a mark follows without a word.
-        let call = [(&["A", "<tool_call>", "{}"][..], &["A", ""][..]), (&["</tool_call>", "\n", "B"], &["B"])];
+        let call =
+            [(&["A", "<tool_call>", "{}"][..], &["A", ""][..]), (&["</tool_call>", "\n", "B"], &["B"])];
         assert_eq!(told(&call), ["A", "B"]);
         let channels = [(&["A"][..], &["A"][..]), (&["<|end|>", "<|start|>", "B"], &["B"]), (&["C"], &["C"])];
         assert_eq!(told(&channels), ["A", "B", "C"]);

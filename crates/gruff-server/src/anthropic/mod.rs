@@ -219,6 +219,7 @@ async fn count(registry: Arc<Registry>, headers: HeaderMap, body: Body) -> Resul
 fn error_body(error: &ApiError) -> Value {
     let kind = match error.status.as_u16() {
         401 => "authentication_error",
+        403 => "permission_error",
         404 => "not_found_error",
         413 => "request_too_large",
         429 => "rate_limit_error",
@@ -227,6 +228,14 @@ fn error_body(error: &ApiError) -> Value {
         _ => "invalid_request_error",
     };
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
+}
+
+/// An error about an address: in Anthropic's form where the address is of its API.
+pub(crate) fn refusal(path: &str, error: ApiError) -> Response {
+    match path == "/v1/messages" || path.starts_with("/v1/messages/") {
+        true => error_response(&error),
+        false => error.into_response(),
+    }
 }
 
 fn error_response(error: &ApiError) -> Response {

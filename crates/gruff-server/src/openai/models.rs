@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -52,7 +53,8 @@ pub(crate) async fn list(State(registry): State<Arc<Registry>>) -> Result<Respon
 /// `GET /v1/models/ID`; ids of the Hub have slashes. It loads nothing.
 pub(crate) async fn one(
     State(registry): State<Arc<Registry>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    let Ok(Path(id)) = id else { return Err(ApiError::path()) };
     Ok(reply(&model(&registry.describe(&id).await?)))
 }

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use axum::Router;
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -69,7 +70,8 @@ pub(crate) fn is_page(path: &str) -> bool {
     path == "/" || path.starts_with(FOLDER)
 }
 
-async fn part(Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn part(name: Result<Path<String>, PathRejection>, headers: HeaderMap) -> Response {
+    let Ok(Path(name)) = name else { return ApiError::path().into_response() };
     match FILES[1..].iter().find(|file| file.name == name) {
         Some(file) => answer(file, &headers),
         None => {

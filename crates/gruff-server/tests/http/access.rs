@@ -1,7 +1,7 @@
 use std::panic::AssertUnwindSafe;
 
 use gruff_server::ServerOptions;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Running;
 
@@ -30,8 +30,28 @@ fn keys_are_asked_for_and_health_is_not() {
         let error = response.error(401);
         assert_eq!(error["code"], "invalid_api_key");
     }
-    for headers in [[("Authorization", "Bearer first key")], [("x-api-key", "second")]] {
-        server.send("GET", "/v1/models", &headers, "").ok();
+    for headers in [
+        &[("Authorization", "Bearer first key")][..],
+        &[("authorization", "bearer second")],
+        &[("x-api-key", "second")],
+        &[("Authorization", "Bearer wrong"), ("x-api-key", "second")],
+    ] {
+        server.send("GET", "/v1/models", headers, "").ok();
+    }
+    for (path, headers, status, kind) in [
+        ("/v1/messages", [("x-api-key", "wrong")], 401, "authentication_error"),
+        ("/v1/messages/batches", [("x-api-key", "second")], 404, "not_found_error"),
+        ("/v1/messages", [("x-api-key", "second")], 405, "invalid_request_error"),
+    ] {
+        let response = server.send("GET", path, &headers, "");
+        let body: Value = serde_json::from_str(&response.body).unwrap();
+        assert_eq!(
+            (response.status, &body["type"], &body["error"]["type"]),
+            (status, &json!("error"), &json!(kind))
+        );
+    }
+    for path in ["/v1/models/%FF", "/page/%FF"] {
+        server.send("GET", path, &[("x-api-key", "second")], "").error(400);
     }
     // Only the origin that was named is let in.
     let ask = |origin| {
