@@ -6,6 +6,19 @@ use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
 
+/// Fields of a tool that say something to this server, or nothing that an answer depends on: every tool is shown at once,
+/// and arguments are told as they come.
+const TOOL_FIELDS: [&str; 8] = [
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "strict",
+    "cache_control",
+    "eager_input_streaming",
+    "defer_loading",
+];
+
 /// Tools with `input_schema` as functions with `parameters`.
 pub(super) fn tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
     let convert = |(index, tool): (usize, &Value)| {
@@ -15,7 +28,22 @@ pub(super) fn tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
                 "a tool has a `name` and an `input_schema`; tools that a server runs itself are not here";
             return Err(ApiError::field(format!("tools[{index}]"), message));
         };
+        let mut fields = tool.as_object().into_iter().flat_map(|tool| tool.keys());
+        if let Some(unknown) = fields.find(|field| !TOOL_FIELDS.contains(&field.as_str())) {
+            let field = format!("tools[{index}].{unknown}");
+            let message = format!("`{field}` is not a field of a tool that this server knows; leave it out");
+            return Err(ApiError::field(field, message));
+        }
         let mut function = json!({"name": name});
+        match tool.get("strict") {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => function["strict"] = Value::from(true),
+            Some(_) => {
+                let field = format!("tools[{index}].strict");
+                let message = format!("`{field}` is true or false");
+                return Err(ApiError::field(field, message));
+            }
+        }
         if let Some(description) = tool.get("description") {
             function["description"] = description.clone();
         }
@@ -95,7 +123,9 @@ fn user(blocks: &[Value], place: &str, out: &mut Vec<Message>) -> Result<(), Api
                 let text = if content.is_null() { Some(String::new()) } else { text(content) };
                 let text =
                     text.ok_or_else(|| fault(place, "the result of a tool is text, for this model"))?;
-                out.push(Message::tool(id, text));
+                // Templates have no other place for it.
+                let failed = block.get("is_error") == Some(&Value::from(true));
+                out.push(Message::tool(id, if failed { format!("Error: {text}") } else { text }));
             }
             _ => {
                 return Err(fault(
@@ -160,6 +190,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tools_are_strict_and_their_fields_known() {
+        let tool = |field: &str, value: Value| {
+            let mut tool = json!({"name": "look", "input_schema": {"type": "object"}});
+            tool[field] = value;
+            tools(&[tool])
+        };
+        assert_eq!(tool("strict", json!(true)).unwrap()[0]["function"]["strict"], true);
+        assert!(tool("cache_control", json!({"type": "ephemeral"})).is_ok());
+        for (field, value) in
+            [("strict", json!(1)), ("allowed_callers", json!([])), ("input_examples", json!([{}]))]
+        {
+            let error = tool(field, value).unwrap_err();
+            assert_eq!(error.param, Some(format!("tools[0].{field}")));
+        }
+    }
+
+    #[test]
     fn blocks_become_messages() {
         let system = json!([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]);
         let conversation = [
@@ -178,6 +225,9 @@ mod tests {
         assert_eq!(found[2].reasoning(), Some("I ask."));
         assert_eq!(found[2].tool_calls()[0].arguments, json!({"city": "Paris"}));
         assert_eq!((found[3].text(), found[4].text()), ("Sunny.".to_owned(), "And?".to_owned()));
+        let failed = json!({"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": "No such city.", "is_error": true}]});
+        assert_eq!(messages(None, &[failed]).unwrap()[0].text(), "Error: No such city.");
         for bad in [
             json!({"role": "user", "content": [{"type": "image", "source": {}}]}),
             json!({"role": "tool", "content": "x"}),

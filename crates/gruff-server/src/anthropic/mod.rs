@@ -19,6 +19,7 @@ use crate::background;
 use crate::body::{self, reply};
 use crate::chat::ChatJob;
 use crate::form::{Calls, Form};
+use crate::openai::tool_choice;
 use crate::registry::Registry;
 use crate::sampling::{OneOrMany, Sampling, schema, stops};
 use crate::service::Service;
@@ -120,7 +121,7 @@ impl MessagesRequest {
         let mut tools = convert::tools(&self.tools)?;
         let mut calls = Calls::Free;
         match choice.as_ref().map(|choice| (choice.kind.as_str(), &choice.name)) {
-            None | Some(("auto", None)) => {}
+            None | Some(("auto", None)) => calls = tool_choice::free(&tools),
             Some(("none", None)) => tools.clear(),
             Some(("any", None)) if !tools.is_empty() => calls = Calls::Required(tools.clone()),
             Some(("tool", Some(name))) => calls = Calls::Required(vec![convert::named(&tools, name)?]),
@@ -130,6 +131,7 @@ impl MessagesRequest {
                 return Err(ApiError::field("tool_choice", message));
             }
         }
+        tool_choice::hide_strict(&mut tools);
         match self.service_tier.as_deref() {
             None | Some("auto" | "standard_only") => {}
             Some(_) => {

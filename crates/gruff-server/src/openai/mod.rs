@@ -7,7 +7,7 @@ pub(crate) mod envelope;
 pub(crate) mod models;
 pub(crate) mod rerank;
 pub(crate) mod responses;
-mod tool_choice;
+pub(crate) mod tool_choice;
 
 use schemars::JsonSchema;
 use serde::Deserialize;

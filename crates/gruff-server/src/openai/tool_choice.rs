@@ -14,10 +14,14 @@ pub(super) struct Chosen {
 /// Reads `tool_choice` of chat completions or of responses. `tools` are functions as in chat completions.
 pub(super) fn read(choice: Option<&Value>, tools: Vec<Value>) -> Result<Chosen, ApiError> {
     let mut chosen = choose(choice, tools)?;
-    // It is said to the server, not to the model.
-    let functions = chosen.tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut());
-    functions.for_each(|function| drop(function.remove("strict")));
+    hide_strict(&mut chosen.tools);
     Ok(chosen)
+}
+
+/// Leaves `strict` out of what the model is shown: it is said to the server.
+pub(crate) fn hide_strict(tools: &mut [Value]) {
+    let functions = tools.iter_mut().filter_map(|tool| tool.get_mut("function")?.as_object_mut());
+    functions.for_each(|function| drop(function.remove("strict")));
 }
 
 fn choose(choice: Option<&Value>, tools: Vec<Value>) -> Result<Chosen, ApiError> {
@@ -56,12 +60,17 @@ fn choose(choice: Option<&Value>, tools: Vec<Value>) -> Result<Chosen, ApiError>
 
 /// Calls of these as the model likes; where one of them is strict, all calls follow their schemas.
 fn may(tools: Vec<Value>) -> Chosen {
-    let strict = |tool: &Value| tool.pointer("/function/strict") == Some(&Value::from(true));
-    let calls = match tools.iter().any(strict) {
-        false => Calls::Free,
-        true => Calls::Only(tools.clone()),
-    };
+    let calls = free(&tools);
     Chosen { tools, calls }
+}
+
+/// Which calls of these there may be where nothing is said of them.
+pub(crate) fn free(tools: &[Value]) -> Calls {
+    let strict = |tool: &Value| tool.pointer("/function/strict") == Some(&Value::from(true));
+    match tools.iter().any(strict) {
+        false => Calls::Free,
+        true => Calls::Only(tools.to_vec()),
+    }
 }
 
 fn must(callable: Vec<Value>, tools: Vec<Value>) -> Result<Chosen, ApiError> {
