@@ -122,6 +122,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
     let shown =
         request.headers().get(&REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
     let origin = access.origin(request.headers());
+    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let checked = access.check(request.uri().path(), request.headers());
     let preflight = method == Method::OPTIONS && origin.is_some();
     let record = Arc::<Record>::default();
@@ -131,7 +132,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         request.map(|body| Body::new(Intake::new(body, share.clone(), access.options.body_timeout)));
     let mut response = match checked {
         // A browser's question before the request comes without a key.
-        _ if preflight => preflight_response(),
+        _ if preflight => preflight_response(asked),
         Err(error) => refusal(request.uri().path(), error),
         Ok(()) => {
             let path = request.uri().path().to_owned();
@@ -159,21 +160,26 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
     if let Some(id) = id {
         headers.insert(REQUEST_ID, id);
     }
+    if !access.options.cors.is_empty() {
+        let vary = HeaderValue::from_static("Origin, Access-Control-Request-Headers");
+        headers.insert(header::VARY, vary);
+    }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+        let exposed = HeaderValue::from_static("x-request-id, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response.map(|body| Body::new(Logged::new(body, line)))
 }
 
-fn preflight_response() -> Response {
+/// Clients add headers of their own, and none of them does any harm: what is asked for is allowed.
+fn preflight_response(asked: Option<HeaderValue>) -> Response {
+    let known =
+        HeaderValue::from_static("authorization, content-type, x-api-key, x-request-id, anthropic-version");
     let headers = [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
-        (
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "authorization, content-type, x-api-key, x-request-id, anthropic-version",
-        ),
-        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST")),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(known)),
+        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
     ];
     (StatusCode::NO_CONTENT, headers).into_response()
 }

@@ -64,6 +64,14 @@ fn keys_are_asked_for_and_health_is_not() {
         (204, Some("https://app.example"))
     );
     let refused = ask("https://evil.example");
+    assert_eq!(refused.header("vary"), Some("Origin, Access-Control-Request-Headers"));
+    // The headers that a client's own library adds.
+    let asked = "content-type,x-stainless-lang,anthropic-dangerous-direct-browser-access";
+    let headers = [("Origin", "https://app.example"), ("Access-Control-Request-Headers", asked)];
+    let allowed = server.send("OPTIONS", "/v1/messages", &headers, "");
+    assert_eq!(allowed.header("access-control-allow-headers"), Some(asked));
+    let read = server.send("GET", "/health", &[("Origin", "https://app.example")], "");
+    assert_eq!(read.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     assert!(refused.status >= 400 && refused.header("access-control-allow-origin").is_none());
     server.wait();
 }
