@@ -19,7 +19,9 @@ pub enum Error {
         fault: String,
     },
     /// A prompt that leaves no room for an answer.
-    #[error("{field}: its {tokens} tokens leave no room in a context of {context}; shorten it or choose a larger --ctx")]
+    #[error(
+        "{field}: its {tokens} tokens leave no room in a context of {context}; shorten it or choose a larger --ctx"
+    )]
     ContextLength {
         /// The field of the request.
         field: &'static str,
