@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::cpu::memory::CpuMemory;
+use crate::cuda::CudaMemory;
 use crate::{Device, Error, Result};
 
 /// Bytes that somebody else owns and that stay valid and unchanged while this handle lives: a memory map,
@@ -30,6 +31,8 @@ pub(crate) enum Memory {
     Cpu(CpuMemory),
     /// Memory of the reference device: reached by copying only, as on a GPU.
     Reference(Mutex<Vec<u8>>),
+    /// Memory of a CUDA card.
+    Cuda(CudaMemory),
 }
 
 impl Buffer {
@@ -60,7 +63,19 @@ impl Buffer {
     pub(crate) fn cpu(&self) -> &CpuMemory {
         match self.memory() {
             Memory::Cpu(memory) => memory,
-            Memory::Reference(_) => unreachable!("operands were checked to live on the CPU device"),
+            Memory::Reference(_) | Memory::Cuda(_) => {
+                unreachable!("operands were checked to live on the CPU device")
+            }
+        }
+    }
+
+    /// The card's memory behind the buffer, on CUDA devices.
+    pub(crate) fn cuda(&self) -> &CudaMemory {
+        match self.memory() {
+            Memory::Cuda(memory) => memory,
+            Memory::Cpu(_) | Memory::Reference(_) => {
+                unreachable!("operands were checked to live on the CUDA device")
+            }
         }
     }
 
@@ -68,7 +83,7 @@ impl Buffer {
     pub(crate) fn writable(&self) -> bool {
         match self.memory() {
             Memory::Cpu(memory) => memory.writable(),
-            Memory::Reference(_) => true,
+            Memory::Reference(_) | Memory::Cuda(_) => true,
         }
     }
 
@@ -90,6 +105,7 @@ impl Buffer {
                 let mut memory = memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 memory[offset..offset + bytes.len()].copy_from_slice(bytes);
             }
+            Memory::Cuda(memory) => memory.write(offset, bytes)?,
         }
         Ok(())
     }
@@ -103,6 +119,7 @@ impl Buffer {
                 let memory = memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 bytes.copy_from_slice(&memory[offset..offset + bytes.len()]);
             }
+            Memory::Cuda(memory) => memory.read(offset, bytes)?,
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use gruff_blocks::BlockType;
 use crate::attention::AttentionOps;
 use crate::buffer::{Buffer, ForeignBytes, Memory};
 use crate::cpu::{CpuDevice, CpuOptions};
+use crate::cuda::{CudaDevice, CudaOptions};
 use crate::delta_net::DeltaNetOps;
 use crate::elementwise::ElementwiseOps;
 use crate::embedding::EmbeddingOps;
@@ -58,6 +59,14 @@ pub(crate) trait Backend:
     fn threads(&self) -> usize {
         1
     }
+
+    /// Bytes of memory of its own that are free; `None` for devices that compute in the host's memory.
+    fn free_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Waits until everything that was launched is done, on devices that do not wait by themselves.
+    fn finish(&self) {}
 
     /// Takes zeroed memory, or `None` when there is none.
     fn allocate(&self, bytes: usize) -> Option<Memory>;
@@ -123,6 +132,19 @@ impl Device {
             return Self::cpu(options);
         }
         Ok(Self::from_backend(Box::new(PlainDevice::new(options, without)?)))
+    }
+
+    /// The NVIDIA card with this number, as `CUDA_VISIBLE_DEVICES` and the driver count them.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] without a driver, a card or the library that compiles kernels.
+    pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self> {
+        Ok(Self::from_backend(Box::new(CudaDevice::new(ordinal, options)?)))
+    }
+
+    /// Bytes of the device's own memory that are free; `None` for devices that compute in the host's memory.
+    pub fn free_bytes(&self) -> Option<usize> {
+        self.inner.backend.free_bytes()
     }
 
     /// A name for people.
@@ -282,7 +304,13 @@ impl Device {
         operation: impl FnOnce(&dyn Backend) -> T,
     ) -> T {
         let _stream = lock(&self.inner.stream);
-        self.inner.profile.time(family, op, work, || operation(&*self.inner.backend))
+        self.inner.profile.time(family, op, work, || {
+            let result = operation(&*self.inner.backend);
+            if self.inner.profile.is_on() {
+                self.inner.backend.finish();
+            }
+            result
+        })
     }
 
     /// Keeps operations away while host code copies so many bytes.
@@ -292,9 +320,22 @@ impl Device {
     }
 
     fn take(&self, bytes: usize, recycle: bool) -> Result<Buffer> {
-        let memory = self.inner.backend.allocate(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
+        let memory = self.inner.backend.allocate(bytes).or_else(|| {
+            // What was given back for steps of other sizes may be in the way.
+            self.forget_scratch();
+            self.inner.backend.allocate(bytes)
+        });
+        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
         self.count(bytes);
         Ok(Buffer::new(self, memory, bytes, recycle))
+    }
+
+    /// Gives back scratch memory that nobody holds.
+    fn forget_scratch(&self) {
+        let free = std::mem::take(&mut *lock(&self.inner.free));
+        for (bytes, memories) in free {
+            self.inner.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
+        }
     }
 
     fn count(&self, bytes: usize) {

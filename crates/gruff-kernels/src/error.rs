@@ -76,6 +76,9 @@ pub enum Error {
     /// Packed bytes that disagree with their type or shape.
     #[error(transparent)]
     Blocks(#[from] gruff_blocks::Error),
+    /// A CUDA device that cannot be had, or a call of it that failed.
+    #[error(transparent)]
+    Cuda(#[from] crate::CudaError),
     /// A device option that cannot be honoured.
     #[error("{what}")]
     Option {

@@ -136,6 +136,11 @@ impl Profile {
         self.on.store(on, Ordering::Relaxed);
     }
 
+    /// Whether operations are counted.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
     /// What was counted since the last call, the longest first.
     pub(crate) fn take(&self) -> Vec<OpProfile> {
         let mut ops = std::mem::take(&mut *self.ops());

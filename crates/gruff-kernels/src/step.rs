@@ -1,5 +1,7 @@
 //! A step: the ragged batch of tokens that goes through a model at once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::{Error, Result, Tensor};
 
 /// What enters the model for each token of a step.
@@ -34,6 +36,7 @@ pub struct Step {
     starts: Vec<usize>,
     sequences: Vec<StepSequence>,
     output_rows: Vec<u32>,
+    id: u64,
 }
 
 impl Step {
@@ -99,12 +102,19 @@ impl Step {
         if let Some(row) = output_rows.iter().find(|row| **row as usize >= total) {
             return fail(format!("output row {row} of {total} tokens"));
         }
-        Ok(Self { tokens, positions, starts, sequences, output_rows })
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { tokens, positions, starts, sequences, output_rows, id })
     }
 
     /// Tokens in the step.
     pub fn len(&self) -> usize {
         self.positions[0].len()
+    }
+
+    /// A number of its own (clones share it): what a device has made of a step serves all layers.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Never true: a step has at least one token.

@@ -13,6 +13,7 @@
 //! values: NMSE below 1e-10.
 
 mod cpu;
+pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;

@@ -7,23 +7,28 @@ use gruff_kernels::conformance::{Options, Outcome, run};
 const USAGE: &str = "\
 Holds this machine's devices to the contracts of all operations.
 
-Usage: conformance [--device cpu|reference|all] [--filter OP] [--json] [--failures]
+Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--json] [--failures]
+       conformance --compile-cuda ARCH
 
-  --device    which devices: the CPU (default), the reference itself, or both
+  --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
   --filter    only operations whose name contains OP
   --json      one JSON object a line instead of the table
   --failures  only what failed
+  --compile-cuda
+              compile every CUDA kernel for ARCH (sm_90a) instead; needs NVRTC, but no card
 
 Exit code 1 when something failed, 2 for wrong usage.";
 
 struct Arguments {
     options: Options,
+    compile_cuda: Option<String>,
     json: bool,
     only_failures: bool,
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
-    let mut parsed = Arguments { options: Options::default(), json: false, only_failures: false };
+    let mut parsed =
+        Arguments { options: Options::default(), compile_cuda: None, json: false, only_failures: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -31,13 +36,19 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--json" => parsed.json = true,
             "--failures" => parsed.only_failures = true,
             "--filter" => parsed.options.filter = Some(arguments.next().ok_or("--filter needs a name")?),
+            "--compile-cuda" => {
+                parsed.compile_cuda = Some(arguments.next().ok_or("--compile-cuda needs an architecture")?);
+            }
             "--device" => {
                 let name = arguments.next().ok_or("--device needs a name")?;
+                let ordinal = name.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or("0"));
+                parsed.options.cuda = ordinal.and_then(|ordinal| ordinal.parse().ok());
                 (parsed.options.cpu, parsed.options.reference) = match name.as_str() {
+                    _ if parsed.options.cuda.is_some() => (false, false),
                     "cpu" => (true, false),
                     "reference" => (false, true),
                     "all" => (true, true),
-                    _ => return Err(format!("{name:?} is not a device; one of cpu, reference, all")),
+                    _ => return Err(format!("{name:?} is not a device; one of cpu, reference, all, cuda:N")),
                 };
             }
             _ => return Err(format!("{argument:?} is not an option; --help lists them")),
@@ -66,6 +77,25 @@ fn print_line(outcome: &Outcome, json: bool) {
     }
 }
 
+/// Compiles every CUDA kernel, a line each.
+fn compile_cuda(arch: &str) -> ExitCode {
+    let all = gruff_kernels::cuda::compile_all(arch, |compiled| match &compiled.result {
+        Ok(code) => println!("{:<60} {:>9} bytes", compiled.name, code.len()),
+        Err(fault) => println!("{:<60} FAILED\n{fault}", compiled.name),
+    });
+    match all {
+        Ok(all) => {
+            let failures = all.iter().filter(|compiled| compiled.result.is_err()).count();
+            eprintln!("{} kernels compiled for {arch}, {failures} failed", all.len());
+            ExitCode::from(u8::from(failures > 0))
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = match parse() {
         Ok(Some(arguments)) => arguments,
@@ -78,6 +108,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(arch) = &arguments.compile_cuda {
+        return compile_cuda(arch);
+    }
     if !arguments.json && !arguments.only_failures {
         println!(
             "{:<22} {:<44} {:<26} {:<5} {:>9}  {:<17} verdict",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::compare::first_difference;
 use super::{Bar, Case, Output};
-use crate::{Activations, CpuOptions, Device, Isa, Result, Without};
+use crate::{Activations, CpuOptions, CudaOptions, Device, Isa, Result, Without};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -15,13 +15,15 @@ pub struct Options {
     pub reference: bool,
     /// Run on the CPU with families in their plainest form, all but the delta rule, which keeps another state.
     pub plain: bool,
+    /// Run on the NVIDIA card with this number.
+    pub cuda: Option<usize>,
     /// Only operations whose name contains this.
     pub filter: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: true, reference: false, plain: false, filter: None }
+        Self { cpu: true, reference: false, plain: false, cuda: None, filter: None }
     }
 }
 
@@ -125,6 +127,10 @@ impl Bench {
                 };
                 let cpu = CpuOptions { threads: Some(2), activations, isa: None };
                 devices.push((activations, Device::cpu_without(cpu, without)?));
+            }
+            if let Some(ordinal) = options.cuda {
+                let options = CudaOptions { activations, ..CudaOptions::default() };
+                devices.push((activations, Device::cuda(ordinal, options)?));
             }
             let instruction_sets = Isa::ALL.into_iter().filter(|isa| options.cpu && isa.available());
             for isa in instruction_sets {

@@ -22,6 +22,7 @@
 //! Tolerance against the f64 recurrence: NMSE below 1e-9.
 
 mod cpu;
+pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;

@@ -6,6 +6,7 @@
 //! relative (functions; for GELU relative to the row's largest value), exact (additions, products, copies).
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;

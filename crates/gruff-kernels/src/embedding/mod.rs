@@ -5,6 +5,7 @@
 //! `out[t] = unpack(table[ids[t]]) * scale`, in f32, exactly as `gruff-blocks` unpacks.
 
 mod cpu;
+pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;

@@ -25,6 +25,7 @@
 //! Tolerance: NMSE against the f64 twin of the same rounding below 1e-10.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 mod quantize;
 pub(crate) mod reference;
 

@@ -12,6 +12,7 @@
 //! 1e-6; products as in [`crate::matmul`].
 
 mod cpu;
+pub(crate) mod cuda;
 pub(crate) mod reference;
 
 use crate::check::Check;

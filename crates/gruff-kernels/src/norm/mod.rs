@@ -7,6 +7,7 @@
 //! relative to the row's largest value.
 
 mod cpu;
+pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;

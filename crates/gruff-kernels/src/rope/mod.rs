@@ -8,6 +8,7 @@
 //! [`RopeStyle::Interleaved`]. Angles are computed in f64 and rounded to f32 as cosine and sine.
 
 mod cpu;
+pub(crate) mod cuda;
 mod reference;
 mod spec;
 

@@ -12,6 +12,7 @@
 //! ([`uniform`]), so a request gives the same ids alone, in a batch, or on another device.
 
 mod cpu;
+pub(crate) mod cuda;
 mod random;
 mod reference;
 

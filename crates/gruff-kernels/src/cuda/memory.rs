@@ -1,0 +1,142 @@
+//! Memory of a card: plain allocations, copied in and out on the stream.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::driver::Context;
+use crate::Result;
+
+/// A piece of a card's memory; given back when dropped.
+pub(crate) struct CudaMemory {
+    context: Arc<Context>,
+    pointer: CUdeviceptr,
+    bytes: usize,
+}
+
+impl CudaMemory {
+    /// Takes memory with undefined content, or `None` when there is none.
+    pub(crate) fn take(context: &Arc<Context>, bytes: usize) -> Option<Self> {
+        // The driver refuses allocations of nothing.
+        let size = bytes.max(1);
+        // SAFETY: the pointer is given back on drop and used within its bytes.
+        let pointer =
+            context.call(|| format!("taking {bytes} bytes"), || unsafe { result::malloc_sync(size) }).ok()?;
+        Some(Self { context: context.clone(), pointer, bytes })
+    }
+
+    /// Takes zeroed memory.
+    pub(crate) fn zeroed(context: &Arc<Context>, bytes: usize) -> Option<Self> {
+        let memory = Self::take(context, bytes)?;
+        if bytes > 0 {
+            // SAFETY: within the allocation, on the stream that everything else uses.
+            let cleared = context.call(
+                || format!("clearing {bytes} bytes"),
+                || unsafe { result::memset_d8_async(memory.pointer, 0, bytes, context.stream()) },
+            );
+            cleared.ok()?;
+        }
+        Some(memory)
+    }
+
+    pub(crate) fn pointer(&self) -> CUdeviceptr {
+        self.pointer
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies in, in the stream's order; `bytes` may be reused at once. The caller has checked the range.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        assert!(offset + bytes.len() <= self.bytes);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let target = self.pointer + offset as CUdeviceptr;
+        // SAFETY: in range (asserted). Host memory is pageable, so the driver has taken it over when the call returns.
+        self.context.call(
+            || format!("copying {} bytes in", bytes.len()),
+            || unsafe { result::memcpy_htod_async(target, bytes, self.context.stream()) },
+        )
+    }
+
+    /// Waits for the stream and copies out. The caller has checked the range.
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        assert!(offset + bytes.len() <= self.bytes);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let source = self.pointer + offset as CUdeviceptr;
+        let len = bytes.len();
+        // SAFETY: in range (asserted); the copy is waited for before the slice is given back.
+        self.context.call(
+            || format!("copying {len} bytes out"),
+            || unsafe {
+                result::memcpy_dtoh_async(bytes, source, self.context.stream())?;
+                result::stream::synchronize(self.context.stream())
+            },
+        )
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        // Waits for kernels that use it. A fault shows in the next operation.
+        // SAFETY: allocated in `take`.
+        let _ =
+            self.context.call(|| "giving memory back".into(), || unsafe { result::free_sync(self.pointer) });
+    }
+}
+
+/// Memory for what goes to the card beside tensors (tables of a step, parameters of rows), used again and again: the
+/// stream's order keeps a later copy behind the kernels that read the earlier one.
+#[derive(Default)]
+pub(crate) struct Pool {
+    free: Mutex<HashMap<usize, Vec<CudaMemory>>>,
+}
+
+/// Memory that goes back to its pool when dropped.
+pub(crate) struct Pooled {
+    pool: Arc<Pool>,
+    memory: Option<CudaMemory>,
+}
+
+impl Pool {
+    pub(crate) fn take(self: &Arc<Self>, context: &Arc<Context>, bytes: usize) -> Option<Pooled> {
+        const SMALLEST: usize = 4096;
+        let class = bytes.max(SMALLEST).checked_next_power_of_two()?;
+        let recycled = lock(&self.free).get_mut(&class).and_then(Vec::pop);
+        let memory = match recycled {
+            Some(memory) => memory,
+            None => CudaMemory::take(context, class)?,
+        };
+        Some(Pooled { pool: self.clone(), memory: Some(memory) })
+    }
+}
+
+impl Deref for Pooled {
+    type Target = CudaMemory;
+
+    fn deref(&self) -> &CudaMemory {
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("memory is taken out only on drop"),
+        }
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            lock(&self.pool.free).entry(memory.bytes()).or_default().push(memory);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,195 @@
+//! NVIDIA cards, through the driver and kernels in CUDA C++ that NVRTC compiles for the card found.
+//!
+//! Driver and compiler are looked for at run time: gruff builds and runs without either. Sources stand beside their
+//! families' other kernels (`FAMILY/cuda/*.cu`); [`sources`] lists them. Machine code is kept on disk.
+//!
+//! Everything runs on one stream, in the order of the calls; only copies to the host wait.
+
+#![allow(dead_code, reason = "families' kernels come one by one")]
+
+mod cache;
+mod driver;
+mod error;
+mod kernels;
+mod launch;
+mod memory;
+mod nvrtc;
+pub(crate) mod sources;
+pub(crate) mod step;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use crate::buffer::{ForeignBytes, Memory};
+use crate::device::Backend;
+use crate::reference::ReferenceDevice;
+use crate::{Activations, Error, Result, Tensor};
+
+use cache::KernelCache;
+use driver::Context;
+use kernels::Kernels;
+use memory::{Pool, Pooled};
+use sources::{Defines, Source};
+
+pub use driver::{Card, cards};
+pub use error::CudaError;
+pub use nvrtc::Nvrtc;
+pub use sources::{Compiled, compile_all};
+
+pub(crate) use launch::Launch;
+pub(crate) use memory::CudaMemory;
+
+/// Choices for a CUDA device.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// How activations enter products with packed weights.
+    pub activations: Activations,
+    /// Where compiled kernels are kept; `None` for `GRUFF_KERNEL_CACHE` or the user's cache folder, an empty path for
+    /// nowhere.
+    pub kernel_cache: Option<PathBuf>,
+}
+
+/// See [`crate::Device::cuda`].
+pub(crate) struct CudaDevice {
+    name: String,
+    activations: Activations,
+    fallback: ReferenceDevice,
+    steps: step::Steps,
+    pool: Arc<Pool>,
+    kernels: Kernels,
+    context: Arc<Context>,
+}
+
+impl CudaDevice {
+    pub(crate) fn new(ordinal: usize, options: CudaOptions) -> Result<Self> {
+        let context = Context::open(ordinal)?;
+        let kernels = Kernels::new(&context, KernelCache::new(options.kernel_cache));
+        kernels.check_compiler()?;
+        let card = &context.card;
+        let (major, minor) = card.capability;
+        let name = format!("cuda:{ordinal} ({}, compute {major}.{minor})", card.name);
+        Ok(Self {
+            name,
+            activations: options.activations,
+            fallback: ReferenceDevice::new(options.activations),
+            steps: step::Steps::default(),
+            pool: Arc::default(),
+            kernels,
+            context,
+        })
+    }
+
+    /// The operations in plain Rust, on operands copied to the host and back: for what has no kernel.
+    pub(crate) fn fallback(&self) -> &ReferenceDevice {
+        &self.fallback
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn card(&self) -> &Card {
+        &self.context.card
+    }
+
+    fn steps(&self) -> &step::Steps {
+        &self.steps
+    }
+
+    /// Begins a launch of the kernel `entry` of a source, compiled with these constants.
+    pub(crate) fn launch(
+        &self,
+        source: &'static Source,
+        defines: &Defines,
+        entry: &'static str,
+    ) -> Result<Launch<'_>> {
+        Ok(Launch::new(self, self.kernels.get(source, defines, entry)?))
+    }
+
+    /// Memory for intermediate results of one operation, of undefined content.
+    pub(crate) fn temporary(&self, bytes: usize) -> Result<Pooled> {
+        self.pool
+            .take(&self.context, bytes)
+            .ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
+    }
+
+    /// Values copied to the card, for kernels that are launched while the handle lives.
+    pub(crate) fn upload<T: bytemuck::NoUninit>(&self, values: &[T]) -> Result<Pooled> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let memory = self.temporary(bytes.len())?;
+        memory.write(0, bytes)?;
+        Ok(memory)
+    }
+}
+
+/// The address of a tensor's first value.
+pub(crate) fn pointer(tensor: &Tensor) -> CUdeviceptr {
+    tensor.buffer().cuda().pointer() + tensor.offset() as CUdeviceptr
+}
+
+/// Lengths and strides of a tensor's outer dimensions, as `struct Rows` in `common.cuh` has them; rows are all but the
+/// innermost dimension.
+pub(crate) fn rows(tensor: &Tensor) -> [u64; 5] {
+    let (shape, strides) = (tensor.shape(), tensor.strides());
+    let outer = shape.len() - 1;
+    let (mut lengths, mut steps) = ([1; 3], [0; 3]);
+    for axis in 0..outer {
+        lengths[3 - outer + axis] = shape[axis];
+        steps[3 - outer + axis] = strides[axis];
+    }
+    [lengths[1], lengths[2], steps[0], steps[1], steps[2]].map(|number| number as u64)
+}
+
+/// How many rows a tensor has: the product of all but its innermost dimension.
+pub(crate) fn row_count(tensor: &Tensor) -> usize {
+    tensor.shape()[..tensor.shape().len() - 1].iter().product()
+}
+
+/// The innermost dimension.
+pub(crate) fn width(tensor: &Tensor) -> usize {
+    tensor.shape()[tensor.shape().len() - 1]
+}
+
+impl Backend for CudaDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn activations(&self) -> Activations {
+        self.activations
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.context.free_bytes()
+    }
+
+    fn finish(&self) {
+        // A fault shows in the next operation.
+        let _ = self.context.synchronize();
+    }
+
+    fn allocate(&self, bytes: usize) -> Option<Memory> {
+        CudaMemory::zeroed(&self.context, bytes).map(Memory::Cuda)
+    }
+
+    fn import(&self, bytes: ForeignBytes) -> Option<Memory> {
+        let bytes = (*bytes).as_ref();
+        let memory = CudaMemory::take(&self.context, bytes.len())?;
+        memory.write(0, bytes).ok()?;
+        Some(Memory::Cuda(memory))
+    }
+}
+
+/// Operations that run in plain Rust for now.
+macro_rules! fall_back {
+    ($trait:path { $($name:ident($($arg:ident: $type:ty),*);)* }) => {
+        impl $trait for $crate::cuda::CudaDevice {
+            $(fn $name(&self, $($arg: $type),*) -> $crate::Result<()> {
+                self.fallback().$name($($arg),*)
+            })*
+        }
+    };
+}
+pub(crate) use fall_back;

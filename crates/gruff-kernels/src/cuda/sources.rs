@@ -1,0 +1,67 @@
+//! The table of all CUDA sources. Each stands beside its family's other kernels and is compiled by itself.
+
+use super::error::CudaError;
+use super::nvrtc::Nvrtc;
+
+/// Preprocessor constants of a variant, with their values.
+pub(crate) type Defines = [(&'static str, i64)];
+
+/// A CUDA C++ file.
+pub(crate) struct Source {
+    /// `norm.cu`.
+    pub(crate) name: &'static str,
+    pub(crate) code: &'static str,
+    /// Options of the compiler besides those of all sources.
+    pub(crate) options: &'static [&'static str],
+    /// The variants that a check without a card compiles: every constant the source expects, with typical values.
+    pub(crate) variants: &'static [&'static Defines],
+}
+
+/// What sources may include, by name.
+pub(crate) const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh"))];
+
+/// All sources.
+pub(crate) static SOURCES: &[&Source] =
+    &[&crate::norm::cuda::SOURCE, &crate::rope::cuda::SOURCE, &crate::elementwise::cuda::SOURCE];
+
+impl Source {
+    /// Options of a variant's compilation besides the architecture. Divisions and roots are IEEE's by default, and a
+    /// product and a sum become one operation.
+    pub(crate) fn options(&self, defines: &Defines) -> Vec<String> {
+        let defines = defines.iter().map(|(name, value)| format!("--define-macro={name}={value}"));
+        self.options.iter().map(|option| (*option).to_owned()).chain(defines).collect()
+    }
+}
+
+/// One compiled variant of a source.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The source and its constants: `attention.cu KV=1`.
+    pub name: String,
+    /// The machine code, or what is wrong.
+    pub result: Result<Vec<u8>, String>,
+}
+
+/// Compiles every source in every listed variant for an architecture such as `sm_90a`, without a card; `each` sees
+/// them one by one.
+///
+/// # Errors
+/// [`CudaError::NoCompiler`]; what goes wrong in a source is in its result.
+pub fn compile_all(arch: &str, mut each: impl FnMut(&Compiled)) -> Result<Vec<Compiled>, CudaError> {
+    let nvrtc = Nvrtc::find(i32::MAX)?;
+    let mut all = Vec::new();
+    for source in SOURCES {
+        for defines in source.variants {
+            let mut name = source.name.to_owned();
+            for (constant, value) in *defines {
+                name += &format!(" {constant}={value}");
+            }
+            let result = nvrtc
+                .compile(source.name, source.code, arch, &source.options(defines))
+                .map_err(|error| error.to_string());
+            all.push(Compiled { name, result });
+            all.last().into_iter().for_each(&mut each);
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,80 @@
+// Norms over the innermost dimension: one group of threads a row, of THREADS threads. Sums go in a tree that depends on
+// the width only: the group's size is chosen by the width.
+
+#include "common.cuh"
+
+// Rows of a block.
+#define ROWS (256 / THREADS > 0 ? 256 / THREADS : 1)
+
+static __device__ __forceinline__ float group_sum(float value) {
+#if THREADS == 32
+    return warp_sum(value);
+#else
+    __shared__ float scratch[32];
+    return block_sum(value, scratch);
+#endif
+}
+
+static __device__ __forceinline__ float rms_factor(float squares, int width, float eps) {
+    return 1.0f / sqrtf(squares / (float)width + eps);
+}
+
+static __device__ __forceinline__ float square_sum(const float *x, int width, int lane) {
+    float sum = 0.0f;
+    for (int i = lane; i < width; i += THREADS) sum += x[i] * x[i];
+    return group_sum(sum);
+}
+
+extern "C" __global__ void rms_norm(
+    const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, i64 rows, int width, float eps
+) {
+    int lane = threadIdx.x % THREADS;
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
+    if (row >= rows) return;
+    x += row_offset(x_rows, row);
+    out += row_offset(out_rows, row);
+    float factor = rms_factor(square_sum(x, width, lane), width, eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor * weight[i];
+}
+
+extern "C" __global__ void add_rms_norm(
+    float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
+    Rows out_rows, i64 rows, int width, float eps
+) {
+    int lane = threadIdx.x % THREADS;
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
+    if (row >= rows) return;
+    residual += row_offset(residual_rows, row);
+    delta += row_offset(delta_rows, row);
+    out += row_offset(out_rows, row);
+    for (int i = lane; i < width; i += THREADS) residual[i] += delta[i];
+    // Each thread reads what it has written itself.
+    float factor = rms_factor(square_sum(residual, width, lane), width, eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = residual[i] * factor * weight[i];
+}
+
+extern "C" __global__ void gated_rms_norm(
+    const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, Rows out_rows,
+    i64 rows, int width, float eps
+) {
+    int lane = threadIdx.x % THREADS;
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
+    if (row >= rows) return;
+    x += row_offset(x_rows, row);
+    gate += row_offset(gate_rows, row);
+    out += row_offset(out_rows, row);
+    float factor = rms_factor(square_sum(x, width, lane), width, eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor * weight[i] * silu(gate[i]);
+}
+
+extern "C" __global__ void l2_norm(
+    const float *x, Rows x_rows, float *out, Rows out_rows, i64 rows, int width, float eps, float scale
+) {
+    int lane = threadIdx.x % THREADS;
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
+    if (row >= rows) return;
+    x += row_offset(x_rows, row);
+    out += row_offset(out_rows, row);
+    float factor = scale / sqrtf(square_sum(x, width, lane) + eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor;
+}
