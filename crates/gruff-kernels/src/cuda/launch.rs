@@ -1,7 +1,5 @@
 //! Launching a kernel: its grid and its arguments.
 
-#![allow(dead_code, reason = "families' kernels come one by one")]
-
 use std::ffi::c_void;
 
 use cudarc::driver::{result, sys};
@@ -23,7 +21,7 @@ pub(crate) struct Launch<'a> {
     device: &'a CudaDevice,
     kernel: Kernel,
     grid: [usize; 3],
-    block: [usize; 3],
+    block: usize,
     shared: usize,
     /// Arguments one after the other, each on a border of eight bytes.
     words: [u64; WORDS],
@@ -84,7 +82,7 @@ impl<'a> Launch<'a> {
             device,
             kernel,
             grid: [1; 3],
-            block: [32, 1, 1],
+            block: 32,
             shared: 0,
             words: [0; WORDS],
             used: 0,
@@ -101,13 +99,7 @@ impl<'a> Launch<'a> {
 
     /// Threads of a block.
     pub(crate) fn block(mut self, threads: usize) -> Self {
-        self.block = [threads, 1, 1];
-        self
-    }
-
-    /// Threads of a block in two dimensions.
-    pub(crate) fn block2(mut self, x: usize, y: usize) -> Self {
-        self.block = [x, y, 1];
+        self.block = threads;
         self
     }
 
@@ -154,7 +146,7 @@ impl<'a> Launch<'a> {
                 result::launch_kernel(
                     self.kernel.function,
                     dims(self.grid),
-                    dims(self.block),
+                    (self.block as u32, 1, 1),
                     self.shared as u32,
                     context.stream(),
                     arguments,

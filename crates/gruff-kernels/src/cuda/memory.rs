@@ -10,6 +10,9 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::driver::Context;
 use crate::Result;
 
+/// Bytes behind every allocation that may be read.
+const WORDS_BEHIND: usize = 16;
+
 /// A piece of a card's memory; given back when dropped.
 pub(crate) struct CudaMemory {
     context: Arc<Context>,
@@ -20,8 +23,8 @@ pub(crate) struct CudaMemory {
 impl CudaMemory {
     /// Takes memory with undefined content, or `None` when there is none.
     pub(crate) fn take(context: &Arc<Context>, bytes: usize) -> Option<Self> {
-        // The driver refuses allocations of nothing.
-        let size = bytes.max(1);
+        // Kernels read whole words, which may end behind the last value; the driver refuses allocations of nothing.
+        let size = bytes.checked_add(WORDS_BEHIND)?;
         // SAFETY: the pointer is given back on drop and used within its bytes.
         let pointer =
             context.call(|| format!("taking {bytes} bytes"), || unsafe { result::malloc_sync(size) }).ok()?;
@@ -31,15 +34,21 @@ impl CudaMemory {
     /// Takes zeroed memory.
     pub(crate) fn zeroed(context: &Arc<Context>, bytes: usize) -> Option<Self> {
         let memory = Self::take(context, bytes)?;
-        if bytes > 0 {
-            // SAFETY: within the allocation, on the stream that everything else uses.
-            let cleared = context.call(
-                || format!("clearing {bytes} bytes"),
-                || unsafe { result::memset_d8_async(memory.pointer, 0, bytes, context.stream()) },
-            );
-            cleared.ok()?;
-        }
+        memory.clear(bytes).ok()?;
         Some(memory)
+    }
+
+    /// Sets the first bytes to 0, in the stream's order.
+    pub(crate) fn clear(&self, bytes: usize) -> Result<()> {
+        assert!(bytes <= self.bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: within the allocation (asserted).
+        self.context.call(
+            || format!("clearing {bytes} bytes"),
+            || unsafe { result::memset_d8_async(self.pointer, 0, bytes, self.context.stream()) },
+        )
     }
 
     pub(crate) fn pointer(&self) -> CUdeviceptr {

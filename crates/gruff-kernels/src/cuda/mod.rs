@@ -5,8 +5,6 @@
 //!
 //! Everything runs on one stream, in the order of the calls; only copies to the host wait.
 
-#![allow(dead_code, reason = "families' kernels come one by one")]
-
 mod cache;
 mod driver;
 mod error;

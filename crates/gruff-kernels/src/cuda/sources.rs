@@ -21,8 +21,17 @@ pub(crate) struct Source {
 pub(crate) const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh"))];
 
 /// All sources.
-pub(crate) static SOURCES: &[&Source] =
-    &[&crate::norm::cuda::SOURCE, &crate::rope::cuda::SOURCE, &crate::elementwise::cuda::SOURCE];
+pub(crate) static SOURCES: &[&Source] = &[
+    &crate::attention::cuda::ATTENTION,
+    &crate::attention::cuda::WRITE,
+    &crate::delta_net::cuda::CONV,
+    &crate::delta_net::cuda::DELTA,
+    &crate::elementwise::cuda::SOURCE,
+    &crate::moe::cuda::route::SOURCE,
+    &crate::norm::cuda::SOURCE,
+    &crate::rope::cuda::SOURCE,
+    &crate::sampling::cuda::SOURCE,
+];
 
 impl Source {
     /// Options of a variant's compilation besides the architecture. Divisions and roots are IEEE's by default, and a

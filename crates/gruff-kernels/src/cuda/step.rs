@@ -1,7 +1,5 @@
 //! What kernels read about a step, copied to the card once and kept while layers ask for the same step.
 
-#![allow(dead_code, reason = "families' kernels come one by one")]
-
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdeviceptr;

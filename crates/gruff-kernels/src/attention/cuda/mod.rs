@@ -1,10 +1,245 @@
 //! The family on NVIDIA cards.
+//!
+//! A tile is up to so many rows (tokens of a sequence times heads of a group); a block takes a tile through all its
+//! keys, or, where there are too few tiles to occupy the card, through one span of them, and a second kernel merges the
+//! spans in order. A row's bits are the same either way.
 
 use super::{AttentionOps, AttentionSpec};
-use crate::cuda::fall_back;
-use crate::{KvLayer, Step, Tensor};
+use crate::cuda::CudaDevice;
+use crate::cuda::sources::Source;
+use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
 
-fall_back!(AttentionOps {
-    write_kv(step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer);
-    attention(step: &Step, queries: &Tensor, layer: &KvLayer, spec: &AttentionSpec, out: &Tensor);
-});
+pub(crate) static ATTENTION: Source = Source {
+    name: "attention.cu",
+    code: include_str!("attention.cu"),
+    options: &[],
+    variants: &[
+        &[("ROWS", 4), ("DK", 256), ("DV", 256), ("KV", 1)],
+        &[("ROWS", 32), ("DK", 128), ("DV", 128), ("KV", 1)],
+        &[("ROWS", 16), ("DK", 512), ("DV", 512), ("KV", 2)],
+        &[("ROWS", 8), ("DK", 30), ("DV", 44), ("KV", 0)],
+    ],
+};
+
+pub(crate) static WRITE: Source = Source {
+    name: "write.cu",
+    code: include_str!("write.cu"),
+    options: &[],
+    variants: &[&[("KV", 0)], &[("KV", 1)], &[("KV", 2)]],
+};
+
+/// As in `attention.cu`.
+const THREADS: usize = 128;
+const SPAN: usize = 128;
+const PAGE: usize = crate::PAGE_LEN;
+
+/// The most values of a row that a block accumulates, times its rows: what registers hold.
+const ACCUMULATED: usize = 64 * THREADS;
+
+fn kv_number(dtype: KvDtype) -> i64 {
+    match dtype {
+        KvDtype::F32 => 0,
+        KvDtype::F16 => 1,
+        KvDtype::Q8_0 => 2,
+    }
+}
+
+/// The sizes that one kind of layer has.
+struct Heads {
+    group: usize,
+    kv: usize,
+    key_dim: usize,
+    value_dim: usize,
+    window: usize,
+}
+
+impl Heads {
+    fn shared_bytes(&self, rows: usize) -> usize {
+        let padded = self.key_dim.next_multiple_of(4);
+        4 * (PAGE * (padded + 4) + rows * (padded + PAGE + 4 + 7))
+    }
+
+    /// Rows of a tile for prompts: as many as registers and shared memory hold.
+    fn large_tile(&self, device: &CudaDevice) -> usize {
+        let dims = self.value_dim.next_multiple_of(THREADS);
+        let fits = |rows: &usize| {
+            rows * dims <= ACCUMULATED && self.shared_bytes(*rows) <= device.card().shared_bytes
+        };
+        [32, 16, 8].into_iter().find(fits).unwrap_or(4)
+    }
+
+    /// The spans that a tile's rows see.
+    fn spans(&self, past: usize, first_row: usize, rows: usize) -> std::ops::Range<usize> {
+        let first = past + first_row / self.group;
+        let last = past + (first_row + rows - 1) / self.group;
+        let first_key = if self.window > 0 { (first + 1).saturating_sub(self.window) } else { 0 };
+        first_key / SPAN..last / SPAN + 1
+    }
+}
+
+/// One tile of a step.
+struct Tile {
+    sequence: usize,
+    first_row: usize,
+    rows: usize,
+    spans: std::ops::Range<usize>,
+}
+
+/// The tiles of the sequences that are `wanted`, those with the most keys first.
+fn tiles(step: &Step, heads: &Heads, tile_rows: usize, wanted: impl Fn(&StepSequence) -> bool) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    for (index, sequence) in step.sequences().iter().enumerate().filter(|(_, sequence)| wanted(sequence)) {
+        let all = sequence.len * heads.group;
+        for first_row in (0..all).step_by(tile_rows) {
+            let rows = tile_rows.min(all - first_row);
+            let spans = heads.spans(sequence.past, first_row, rows);
+            tiles.push(Tile { sequence: index, first_row, rows, spans });
+        }
+    }
+    tiles.sort_by_key(|tile| std::cmp::Reverse(tile.spans.len()));
+    tiles
+}
+
+impl CudaDevice {
+    #[allow(clippy::too_many_arguments)]
+    fn attend(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        spec: &AttentionSpec,
+        out: &Tensor,
+        heads: &Heads,
+        tile_rows: usize,
+        class: usize,
+        wanted: impl Fn(&StepSequence) -> bool,
+    ) -> Result<()> {
+        let tables = self.step(step)?;
+        let defines = [
+            ("ROWS", tile_rows as i64),
+            ("DK", heads.key_dim as i64),
+            ("DV", heads.value_dim as i64),
+            ("KV", kv_number(layer.dtype())),
+        ];
+        let key = |what| (what, [tile_rows * 2 + class, heads.group, heads.kv, heads.window]);
+        // The extent is the number of entries with spans of their own, or 0 where tiles are taken whole.
+        let plan = tables.plan(self, key("attention"), 4, || {
+            let tiles = tiles(step, heads, tile_rows, &wanted);
+            let few = tiles.len() * heads.kv < 2 * self.card().multiprocessors;
+            let split = few && tiles.iter().any(|tile| tile.spans.len() > 1);
+            let mut words = Vec::new();
+            for tile in &tiles {
+                let spans = if split { tile.spans.clone() } else { usize::MAX - 1..usize::MAX };
+                for span in spans {
+                    let span = if split { span as i32 } else { -1 };
+                    words.extend([tile.sequence as i32, tile.first_row as i32, tile.rows as i32, span]);
+                }
+            }
+            let entries = words.len() / 4;
+            (words, if split { entries } else { 0 })
+        })?;
+        if plan.count == 0 {
+            return Ok(());
+        }
+        let partials = self.temporary(4 * plan.extent * heads.kv * tile_rows * (heads.value_dim + 2))?;
+        self.launch(&ATTENTION, &defines, "attention")?
+            .grid([plan.count, heads.kv, 1])
+            .block(THREADS)
+            .shared(heads.shared_bytes(tile_rows))
+            .arg(queries)
+            .arg(queries.strides()[0])
+            .arg(queries.strides()[1])
+            .arg(layer.keys())
+            .arg(layer.values())
+            .arg(out)
+            .arg(out.strides()[0])
+            .arg(out.strides()[1])
+            .arg(tables.sequences())
+            .arg(tables.pages())
+            .arg(plan.pointer())
+            .arg(partials.pointer())
+            .arg(heads.kv as i32)
+            .arg(heads.group as i32)
+            .arg(spec.scale)
+            .arg(heads.window as i32)
+            .arg(spec.softcap.unwrap_or(0.0))
+            .run()?;
+        if plan.extent == 0 {
+            return Ok(());
+        }
+        let merges = tables.plan(self, key("attention spans"), 4, || {
+            let mut first = 0;
+            let mut words = Vec::new();
+            for tile in &tiles(step, heads, tile_rows, &wanted) {
+                let spans = tile.spans.len();
+                words.extend([tile.sequence, tile.first_row, first, spans].map(|number| number as i32));
+                first += spans;
+            }
+            (words, 0)
+        })?;
+        self.launch(&ATTENTION, &defines, "combine")?
+            .grid([merges.count, heads.kv, tile_rows])
+            .block(THREADS)
+            .arg(partials.pointer())
+            .arg(merges.pointer())
+            .arg(out)
+            .arg(out.strides()[0])
+            .arg(out.strides()[1])
+            .arg(tables.sequences())
+            .arg(heads.kv as i32)
+            .arg(heads.group as i32)
+            .run()
+    }
+}
+
+impl AttentionOps for CudaDevice {
+    fn write_kv(&self, step: &Step, keys: &Tensor, values: &Tensor, layer: &KvLayer) -> Result<()> {
+        let tables = self.step(step)?;
+        let pieces = layer.key_dim().max(layer.value_dim()).div_ceil(32);
+        let warps = step.len() * layer.kv_heads() * pieces;
+        self.launch(&WRITE, &[("KV", kv_number(layer.dtype()))], "write_kv")?
+            .grid([(32 * warps).div_ceil(THREADS), 2, 1])
+            .block(THREADS)
+            .arg(keys)
+            .arg(keys.strides()[0])
+            .arg(keys.strides()[1])
+            .arg(layer.keys())
+            .arg(layer.key_dim() as i32)
+            .arg(values)
+            .arg(values.strides()[0])
+            .arg(values.strides()[1])
+            .arg(layer.values())
+            .arg(layer.value_dim() as i32)
+            .arg(tables.sequences())
+            .arg(tables.owners())
+            .arg(tables.pages())
+            .arg(step.len() as i32)
+            .arg(layer.kv_heads() as i32)
+            .run()
+    }
+
+    fn attention(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        spec: &AttentionSpec,
+        out: &Tensor,
+    ) -> Result<()> {
+        let heads = Heads {
+            group: queries.shape()[1] / layer.kv_heads(),
+            kv: layer.kv_heads(),
+            key_dim: layer.key_dim(),
+            value_dim: layer.value_dim(),
+            window: spec.window.unwrap_or(0),
+        };
+        let large = heads.large_tile(self);
+        let small = heads.group.next_power_of_two().clamp(4, large);
+        let is_small = |sequence: &StepSequence| sequence.len * heads.group <= small;
+        self.attend(step, queries, layer, spec, out, &heads, small, 0, is_small)?;
+        if step.sequences().iter().all(is_small) {
+            return Ok(());
+        }
+        self.attend(step, queries, layer, spec, out, &heads, large, 1, |sequence| !is_small(sequence))
+    }
+}
