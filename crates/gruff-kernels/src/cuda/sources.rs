@@ -24,6 +24,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("commo
 pub(crate) static SOURCES: &[&Source] = &[
     &crate::attention::cuda::ATTENTION,
     &crate::attention::cuda::WRITE,
+    &crate::delta_net::cuda::CHUNKS,
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
     &crate::elementwise::cuda::SOURCE,

@@ -6,10 +6,10 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::CudaDevice;
 use super::memory::Pooled;
-use crate::{PAGE_LEN, Result, Step};
+use crate::{CHUNK, PAGE_LEN, Result, Step};
 
-/// Words (i32) that a sequence takes in the table: start, len, past, slot, first page in the list of pages; then some
-/// for later.
+/// Words (i32) that a sequence takes in the table: start, len, past, slot, first page in the list of pages, first piece in
+/// the list of pieces of chunks; then some for later.
 pub(crate) const SEQUENCE_WORDS: usize = 8;
 
 /// Steps that are kept: a step, and the one that a drafting model runs beside it.
@@ -95,6 +95,11 @@ impl CudaStep {
     }
 }
 
+/// The chunks of a sequence that a step touches.
+pub(crate) fn chunks(past: usize, len: usize) -> std::ops::Range<usize> {
+    past / CHUNK..(past + len - 1) / CHUNK + 1
+}
+
 impl CudaDevice {
     /// The tables of a step.
     pub(crate) fn step(&self, step: &Step) -> Result<Arc<CudaStep>> {
@@ -105,12 +110,13 @@ impl CudaDevice {
         let tokens = step.len();
         let sequences = step.sequences();
         let mut words: Vec<i32> = Vec::with_capacity(sequences.len() * SEQUENCE_WORDS + 4 * tokens);
-        let mut page = 0;
+        let (mut page, mut piece) = (0, 0);
         let used = |past: usize, len: usize, pages: usize| (past + len).div_ceil(PAGE_LEN).min(pages);
         for (sequence, start) in sequences.iter().zip(step.starts()) {
-            let numbers = [*start, sequence.len, sequence.past, sequence.slot, page, 0, 0, 0];
+            let numbers = [*start, sequence.len, sequence.past, sequence.slot, page, piece, 0, 0];
             words.extend(numbers.map(|number| number as i32));
             page += used(sequence.past, sequence.len, sequence.pages.len());
+            piece += chunks(sequence.past, sequence.len).len();
         }
         let owners = words.len();
         for (index, sequence) in sequences.iter().enumerate() {

@@ -1,8 +1,14 @@
 //! The family on NVIDIA cards.
+//!
+//! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
+//! a chunk at a time, with the same sums in the same order.
+
+use cudarc::driver::sys::CUdeviceptr;
 
 use super::{DeltaInputs, DeltaNetOps};
-use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
+use crate::cuda::step::chunks;
+use crate::cuda::{CudaDevice, Launch};
 use crate::{CHUNK, Result, StateLayer, Step, Tensor};
 
 pub(crate) static CONV: Source =
@@ -15,10 +21,21 @@ pub(crate) static DELTA: Source = Source {
     variants: &[&[("DK", 128), ("DV", 128)], &[("DK", 12), ("DV", 40)]],
 };
 
+pub(crate) static CHUNKS: Source = Source {
+    name: "chunks.cu",
+    code: include_str!("chunks.cu"),
+    options: &[],
+    variants: &[&[("DK", 128), ("DV", 128)], &[("DK", 12), ("DV", 40)]],
+};
+
+/// Tokens of a sequence from which on chunks pay.
+const FEW: usize = 8;
+
 /// As in the sources.
 const CHANNELS: usize = 128;
 const COLUMNS: usize = 32;
 const THREADS: usize = 128;
+const CHUNK_THREADS: usize = 256;
 
 impl DeltaNetOps for CudaDevice {
     fn causal_conv(
@@ -92,37 +109,57 @@ impl DeltaNetOps for CudaDevice {
     }
 
     fn gated_delta(&self, step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Result<()> {
+        if step.sequences().iter().any(|sequence| sequence.len >= FEW) {
+            return self.delta_chunks(step, inputs, layer, out);
+        }
+        self.delta_rows(step, inputs, layer, out)
+    }
+}
+
+/// Launches of this family begin with the same operands.
+fn operands<'a>(launch: Launch<'a>, inputs: &DeltaInputs, out: &Tensor) -> Launch<'a> {
+    let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
+    launch
+        .arg(queries)
+        .arg(queries.strides()[0])
+        .arg(queries.strides()[1])
+        .arg(keys)
+        .arg(keys.strides()[0])
+        .arg(keys.strides()[1])
+        .arg(values)
+        .arg(values.strides()[0])
+        .arg(values.strides()[1])
+        .arg(decay)
+        .arg(decay.strides()[0])
+        .arg(beta)
+        .arg(beta.strides()[0])
+        .arg(out)
+        .arg(out.strides()[0])
+        .arg(out.strides()[1])
+}
+
+fn defines(layer: &StateLayer) -> [(&'static str, i64); 2] {
+    [("DK", layer.shape().key_dim as i64), ("DV", layer.shape().value_dim as i64)]
+}
+
+impl CudaDevice {
+    /// A token after the other.
+    fn delta_rows(&self, step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Result<()> {
         let tables = self.step(step)?;
         let shape = *layer.shape();
         let rows = shape.rows();
-        let defines = [("DK", shape.key_dim as i64), ("DV", shape.value_dim as i64)];
         // Rows may be written while other blocks begin, unless they take the place of rows that those read.
         let keep = step.sequences().iter().all(|sequence| sequence.past % CHUNK + sequence.len <= rows);
         let sums = self.temporary(if keep { 0 } else { 4 * step.len() * shape.value_heads })?;
         let padded = shape.key_dim.next_multiple_of(4);
         let shared =
             padded * COLUMNS + CHUNK * (padded + 4) + CHUNK * COLUMNS + 2 * padded + 3 * CHUNK + 8 * COLUMNS;
-        let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
-        self.launch(&DELTA, &defines, "gated_delta")?
+        let launch = self
+            .launch(&DELTA, &defines(layer), "gated_delta")?
             .grid([step.sequences().len(), shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
             .block(THREADS)
-            .shared(4 * shared)
-            .arg(queries)
-            .arg(queries.strides()[0])
-            .arg(queries.strides()[1])
-            .arg(keys)
-            .arg(keys.strides()[0])
-            .arg(keys.strides()[1])
-            .arg(values)
-            .arg(values.strides()[0])
-            .arg(values.strides()[1])
-            .arg(decay)
-            .arg(decay.strides()[0])
-            .arg(beta)
-            .arg(beta.strides()[0])
-            .arg(out)
-            .arg(out.strides()[0])
-            .arg(out.strides()[1])
+            .shared(4 * shared);
+        operands(launch, inputs, out)
             .arg(layer.matrix())
             .arg(layer.keys())
             .arg(layer.updates())
@@ -135,17 +172,90 @@ impl DeltaNetOps for CudaDevice {
             .arg(shape.matrices() as i32)
             .arg(i32::from(keep))
             .run()?;
-        if keep {
-            return Ok(());
-        }
-        self.launch(&DELTA, &defines, "keep_rows")?
+        if keep { Ok(()) } else { self.keep_rows(step, inputs.keys, layer, sums.pointer()) }
+    }
+
+    /// A chunk after the other.
+    fn delta_chunks(
+        &self,
+        step: &Step,
+        inputs: &DeltaInputs,
+        layer: &StateLayer,
+        out: &Tensor,
+    ) -> Result<()> {
+        let tables = self.step(step)?;
+        let shape = *layer.shape();
+        let rows = shape.rows();
+        let plan = tables.plan(self, ("delta pieces", [0; 4]), 4, || {
+            let mut words = Vec::new();
+            for (index, sequence) in step.sequences().iter().enumerate() {
+                let (past, end) = (sequence.past, sequence.past + sequence.len);
+                for chunk in chunks(past, sequence.len) {
+                    let first = past.saturating_sub(chunk * CHUNK);
+                    let last = (end - chunk * CHUNK).min(CHUNK);
+                    words.extend([index, chunk, first, last].map(|number| number as i32));
+                }
+            }
+            (words, 0)
+        })?;
+        let padded = shape.key_dim.next_multiple_of(4);
+        let dots = self.temporary(4 * plan.count * shape.key_heads * 2 * CHUNK * CHUNK)?;
+        let sums = self.temporary(4 * step.len() * shape.value_heads)?;
+        let DeltaInputs { queries, keys, .. } = *inputs;
+        self.launch(&CHUNKS, &defines(layer), "chunk_dots")?
+            .grid([plan.count, shape.key_heads, 1])
+            .block(CHUNK_THREADS)
+            .shared(4 * 2 * CHUNK * (padded + 4))
+            .arg(queries)
+            .arg(queries.strides()[0])
+            .arg(queries.strides()[1])
+            .arg(keys)
+            .arg(keys.strides()[0])
+            .arg(keys.strides()[1])
+            .arg(layer.keys())
+            .arg(tables.sequences())
+            .arg(plan.pointer())
+            .arg(dots.pointer())
+            .arg(shape.key_heads as i32)
+            .arg(rows as i32)
+            .run()?;
+        let shared =
+            padded * COLUMNS + CHUNK * (padded + 4) + 3 * CHUNK * COLUMNS + CHUNK * CHUNK + 3 * CHUNK;
+        let launch = self
+            .launch(&CHUNKS, &defines(layer), "chunk_scan")?
+            .grid([step.sequences().len(), shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
+            .block(CHUNK_THREADS)
+            .shared(4 * shared);
+        operands(launch, inputs, out)
+            .arg(layer.matrix())
+            .arg(layer.keys())
+            .arg(layer.updates())
+            .arg(layer.decays())
+            .arg(sums.pointer())
+            .arg(tables.sequences())
+            .arg(plan.pointer())
+            .arg(dots.pointer())
+            .arg(shape.key_heads as i32)
+            .arg(shape.value_heads as i32)
+            .arg(rows as i32)
+            .arg(shape.matrices() as i32)
+            .run()?;
+        self.keep_rows(step, keys, layer, sums.pointer())
+    }
+
+    /// Keys and decay sums of the last tokens into their rings.
+    fn keep_rows(&self, step: &Step, keys: &Tensor, layer: &StateLayer, sums: CUdeviceptr) -> Result<()> {
+        let tables = self.step(step)?;
+        let shape = *layer.shape();
+        let rows = shape.rows();
+        self.launch(&DELTA, &defines(layer), "keep_rows")?
             .grid([step.sequences().len() * rows, shape.value_heads, 1])
             .block(32)
             .arg(keys)
             .arg(keys.strides()[0])
             .arg(keys.strides()[1])
             .arg(layer.keys())
-            .arg(sums.pointer())
+            .arg(sums)
             .arg(layer.decays())
             .arg(tables.sequences())
             .arg(shape.key_heads as i32)
