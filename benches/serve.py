@@ -5,9 +5,9 @@
     python benches/serve.py --gruff target/release/gruff --llama llama.cpp/build --threads 2 model.gguf
     python benches/serve.py --gruff target/release/gruff --llama llama.cpp/build --streams 8,32 --history 8192 model.gguf
 
-For each number of streams a server is started with room for that many, warmed up with one request, and asked for that
-many answers at once, each to a prompt of its own; then the other server, and all of it again in every round. Tables have
-the medians over rounds:
+For each number of streams a server is started with room for that many, warmed up with as many answers to other prompts,
+and asked for that many at once, each to a prompt of its own; then the other server, and all of it again in every round.
+Tables have the medians over rounds:
 
 - tok/s: new tokens of all streams by the time from the first request to the last token
 - TTFT: from a request to its first token, median and the longest
@@ -201,11 +201,16 @@ async def load(server, streams, prompt, new, seed):
     """All streams at once."""
     fields = {"max_tokens": new, "temperature": 0, **server.extra}
     prompts = [(await words(server.port, seed + index, prompt))[0] for index in range(streams)]
-    warm = (await words(server.port, seed + streams, prompt))[0]
-    await stream(server.port, "/v1/completions", {"prompt": warm, **fields, "max_tokens": 4})
+    warm = [(await words(server.port, seed + streams + index, prompt))[0] for index in range(streams)]
+
+    async def all_of(prompts):
+        ask = [stream(server.port, "/v1/completions", {"prompt": ids, **fields}) for ids in prompts]
+        return await asyncio.gather(*ask)
+
+    # Until every sequence has been there once a server takes memory from the system, which is no part of serving.
+    await all_of(warm)
     started = time.perf_counter()
-    ask = [stream(server.port, "/v1/completions", {"prompt": ids, **fields}) for ids in prompts]
-    answers = await asyncio.gather(*ask)
+    answers = await all_of(prompts)
     took = time.perf_counter() - started
     gaps = [later - earlier for times, _, _ in answers for earlier, later in zip(times, times[1:])]
     firsts = [times[0] for times, _, _ in answers if times]

@@ -2,7 +2,8 @@
 """Wears out `gruff serve`: clients of every kind, good and bad, all at once, for as many requests as are wanted.
 
     python benches/soak.py --requests 10000
-    python benches/soak.py --seconds 3600 --clients 48 --model owner/repo:Q4_K_M
+    python benches/soak.py --seconds 3600 --requests 1000000 --clients 48 --rest 12
+    python benches/soak.py --model owner/repo:Q4_K_M
 
 Starts target/release/gruff (GRUFF names another) on the loopback interface and asks it a set of questions one by one,
 with nobody else there. Then so many clients at a time do what clients do: they ask for whole answers and for streams, read
@@ -273,6 +274,8 @@ class Soak:
             except (OSError, EOFError, TimeoutError) as error:
                 # IncompleteReadError is an EOFError.
                 raise Failure(f"{kind.__name__} got no answer: {error!r}") from error
+            if self.options.rest:
+                await asyncio.sleep(self.random.uniform(0, 2 * self.options.rest))
 
     async def watch(self) -> None:
         """Notes the server's memory as the load goes on."""
@@ -355,6 +358,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--rest", type=float, default=0, help="seconds that a client rests between requests, on average")
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--threads", default="2")
     parser.add_argument("--long", type=int, default=600, help="tokens of answers that are left in the middle")

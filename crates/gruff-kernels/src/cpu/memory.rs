@@ -3,13 +3,24 @@
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
 
+use memmap2::MmapMut;
+
 use crate::buffer::ForeignBytes;
 
 /// Cache line, and the widest vector register, in bytes.
 const ALIGNMENT: usize = 64;
 
+/// The large pages that processors know besides those of 4 KiB. Memory of two or more of them is asked for in such pages: a
+/// state or a cache is read in many short runs, and each page of 4 KiB that one enters is an address to translate, in
+/// a virtual machine through two sets of tables.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// From how many bytes on.
+const LARGE: usize = 2 * LARGE_PAGE;
+
 enum Owner {
     Heap { layout: Layout, base: NonNull<u8> },
+    Mapped { _keep: MmapMut },
     Foreign { _keep: ForeignBytes },
 }
 
@@ -36,6 +47,9 @@ impl CpuMemory {
     /// It is asked for with no more than the allocator's own alignment and aligned here: only then does large memory
     /// come from the system as zeros that take no room until they are written, as caches and scratch need not be whole.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        if len >= LARGE {
+            return Self::mapped(len);
+        }
         let layout = Layout::array::<u128>(len.checked_add(ALIGNMENT)?.div_ceil(size_of::<u128>())).ok()?;
         // SAFETY: the layout has a non-zero size.
         let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
@@ -44,6 +58,20 @@ impl CpuMemory {
         // SAFETY: there are at least `ALIGNMENT` bytes more than `len`.
         let pointer = unsafe { base.add(skip) };
         Some(Self { pointer, len, owner: Owner::Heap { layout, base } })
+    }
+
+    /// Zeroed memory straight from the system, in large pages where it has them to give.
+    fn mapped(len: usize) -> Option<Self> {
+        let mut map = MmapMut::map_anon(len.checked_add(LARGE_PAGE)?).ok()?;
+        let base = NonNull::new(map.as_mut_ptr())?;
+        let skip = base.align_offset(LARGE_PAGE);
+        assert!(skip < LARGE_PAGE);
+        // Whole large pages only, so that memory takes no more room than its own. A system that refuses has small pages.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise_range(memmap2::Advice::HugePage, skip, len / LARGE_PAGE * LARGE_PAGE);
+        // SAFETY: there are at least `LARGE_PAGE` bytes more than `len`.
+        let pointer = unsafe { base.add(skip) };
+        Some(Self { pointer, len, owner: Owner::Mapped { _keep: map } })
     }
 
     /// Borrows bytes that `foreign` owns and keeps valid.
@@ -55,7 +83,7 @@ impl CpuMemory {
     }
 
     pub(crate) fn writable(&self) -> bool {
-        matches!(self.owner, Owner::Heap { .. })
+        !matches!(self.owner, Owner::Foreign { .. })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -87,5 +115,31 @@ impl Drop for CpuMemory {
             // SAFETY: allocated in `zeroed` with this layout.
             unsafe { alloc::dealloc(base.as_ptr(), layout) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_every_size_is_zeroed_aligned_and_writable() {
+        for len in [0, 1, ALIGNMENT + 1, LARGE - 1, LARGE, LARGE + 3] {
+            let memory = CpuMemory::zeroed(len).unwrap();
+            assert!(memory.writable() && memory.len() == len);
+            assert_eq!(memory.pointer().align_offset(ALIGNMENT), 0);
+            let mut bytes = vec![1; len];
+            memory.read(0, &mut bytes);
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            memory.write(0, &vec![7; len]);
+            memory.read(0, &mut bytes);
+            assert!(bytes.iter().all(|byte| *byte == 7));
+        }
+    }
+
+    #[test]
+    fn more_than_there_can_be_is_refused() {
+        assert!(CpuMemory::zeroed(usize::MAX).is_none());
+        assert!(CpuMemory::zeroed(usize::MAX / 2).is_none());
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use gruff::AutoModelForCausalLM;
 use serde_json::{Value, json};
 
+use super::measure::Test;
+use super::profile::Profile;
 use super::report::Format;
 use super::sequences::Sequences;
 
@@ -22,12 +24,23 @@ pub(super) struct BatchTest {
     pub(super) depth: usize,
 }
 
+impl BatchTest {
+    /// The tests of one kind of step that it consists of: prompts, then tokens behind them.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Test> {
+        let prompts = Test { prompt: self.prompt, generated: 0, depth: self.depth };
+        let tokens = Test { prompt: 0, generated: self.generated, depth: self.depth + self.prompt };
+        [prompts, tokens].into_iter().filter(|test| test.prompt + test.generated > 0)
+    }
+}
+
 /// What was measured: of several runs the one whose total is the median.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BatchOutcome {
-    test: BatchTest,
+    pub(super) test: BatchTest,
     prompt: Duration,
     generation: Duration,
+    /// Where the time of prompts and of generation went, if that was asked for.
+    pub(super) profiles: Vec<Profile>,
 }
 
 pub(super) fn measure(
@@ -56,7 +69,7 @@ pub(super) fn measure(
     }
     times.sort_by_key(|(prompt, generation)| *prompt + *generation);
     let (prompt, generation) = times[times.len() / 2];
-    Ok(BatchOutcome { test, prompt, generation })
+    Ok(BatchOutcome { test, prompt, generation, profiles: Vec::new() })
 }
 
 /// Columns of llama-batched-bench, and their widths.
@@ -111,6 +124,9 @@ impl BatchOutcome {
             });
             if let (Value::Object(record), Value::Object(own)) = (&mut record, own) {
                 record.extend(own);
+                if !self.profiles.is_empty() {
+                    record.insert("profiles".to_owned(), self.profiles.iter().map(Profile::json).collect());
+                }
             }
             return super::report::write_record(out, format, &record, first);
         }
@@ -137,8 +153,12 @@ mod tests {
     #[test]
     fn speeds_count_every_sequence() {
         let test = BatchTest { prompt: 100, generated: 10, sequences: 4, depth: 5 };
-        let outcome =
-            BatchOutcome { test, prompt: Duration::from_secs(2), generation: Duration::from_secs(8) };
+        let outcome = BatchOutcome {
+            test,
+            prompt: Duration::from_secs(2),
+            generation: Duration::from_secs(8),
+            profiles: Vec::new(),
+        };
         assert_eq!(outcome.cached(), 460);
         assert_eq!(outcome.speeds(), [(2.0, 200.0), (8.0, 5.0), (10.0, 44.0)]);
         let mut text = Vec::new();

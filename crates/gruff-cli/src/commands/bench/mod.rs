@@ -76,7 +76,7 @@ pub(crate) struct Bench {
     #[arg(short, long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     batch: Vec<Numbers>,
     /// Run each test once more and show where its time goes, operation by operation
-    #[arg(long, conflicts_with_all = ["batch", "generate"])]
+    #[arg(long, conflicts_with = "generate")]
     profile: bool,
     /// Compute these kernel families in their plainest form (threaded f32, unfused), to see what their kernels
     /// contribute: matmul, norm, attention, delta-net, moe, fusion
@@ -254,7 +254,13 @@ impl Bench {
         if self.profile {
             let ceilings = Ceilings::measure(threads)?;
             for (test, outcome) in tests.iter().zip(&mut results) {
-                outcome.profile = Some(profile::measure(&model, *test, ubatch, ceilings)?);
+                outcome.profile = Some(profile::measure(&model, *test, 1, ubatch, ceilings)?);
+            }
+            for outcome in &mut batched {
+                for part in outcome.test.parts() {
+                    let profile = profile::measure(&model, part, outcome.test.sequences, ubatch, ceilings)?;
+                    outcome.profiles.push(profile);
+                }
             }
         }
         let facts = ModelFacts {

@@ -58,15 +58,17 @@ fn sampling(position: u64) -> SampleSpec {
     }
 }
 
-/// Runs a test once more, with every operation counted. After each generated token an id is sampled.
+/// Runs a test once more with `count` sequences together, every operation counted. After each generated token of each
+/// an id is sampled.
 pub(super) fn measure(
     model: &AutoModelForCausalLM,
     test: Test,
+    count: usize,
     ubatch: usize,
     ceilings: Ceilings,
 ) -> anyhow::Result<Profile> {
     let device = model.device();
-    let mut sequences = Sequences::new(model, 1, test.depth + test.prompt + test.generated + 1, ubatch)?;
+    let mut sequences = Sequences::new(model, count, test.depth + test.prompt + test.generated + 1, ubatch)?;
     sequences.prompt(test.depth)?;
     if test.generated > 0 {
         // Memory of intermediate results is taken in the first step.
@@ -77,15 +79,16 @@ pub(super) fn measure(
     sequences.prompt(test.prompt)?;
     for position in 0..test.generated {
         let logits = sequences.generate()?;
-        let ids = device.scratch(DType::I32, &[1])?;
-        sample(&logits, &[sampling(position as u64)], &ids)?;
+        let ids = device.scratch(DType::I32, &[count])?;
+        sample(&logits, &vec![sampling(position as u64); count], &ids)?;
         ids.to_vec_i32()?;
     }
     let total = started.elapsed();
     let ops = device.take_profile();
     device.profile(false);
-    let steps = test.prompt.div_ceil(ubatch) + test.generated;
-    Ok(Profile { label: test.label(), steps, total, ops, ceilings })
+    let steps = (test.prompt * count).div_ceil(ubatch.max(count)) + test.generated;
+    let label = if count == 1 { test.label() } else { format!("{} of {count} sequences", test.label()) };
+    Ok(Profile { label, steps, total, ops, ceilings })
 }
 
 /// The sum of some operations.

@@ -88,6 +88,11 @@ impl<W: Write> Report<W> {
             outcome.write(&mut self.out, self.format, first, &setup)?;
             self.out.flush()?;
         }
+        if self.format == Format::Md {
+            for profile in outcomes.iter().flat_map(|outcome| &outcome.profiles) {
+                profile.write(&mut self.out)?;
+            }
+        }
         Ok(())
     }
 

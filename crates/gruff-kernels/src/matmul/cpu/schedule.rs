@@ -12,8 +12,9 @@ use crate::matmul::Glu;
 /// Pieces a thread, so that one that starts late or loses its core holds up nobody for long.
 const PIECES: usize = 8;
 
-/// Rows of a piece that has several columns: at least a tile, at most what keeps results in the second-level cache.
-const ROWS: Range<usize> = 32..64;
+/// Rows of a piece that has many columns: at least a tile, and as many as keep so many results in the second-level cache.
+const ROWS: Range<usize> = 32..256;
+const RESULTS: usize = 16 << 10;
 
 /// Columns from which kernels work on tiles of rows.
 const ROWS_PAY: usize = 9;
@@ -128,7 +129,10 @@ impl Task {
             (1, 1) => rows.min(256),
             (1, _) => wanted.clamp(2, 256).next_multiple_of(2),
             (..ROWS_PAY, _) => wanted.clamp(4, 256).next_multiple_of(4),
-            _ => wanted.clamp(ROWS.start, ROWS.end).next_multiple_of(ROWS.start),
+            _ => {
+                let most = (RESULTS / column_step).clamp(2 * ROWS.start, ROWS.end);
+                wanted.clamp(ROWS.start, most).next_multiple_of(ROWS.start)
+            }
         };
         for first_column in (0..columns).step_by(column_step) {
             let columns = first_column..(first_column + column_step).min(columns);

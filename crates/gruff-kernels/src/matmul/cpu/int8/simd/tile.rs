@@ -111,6 +111,27 @@ pub(super) struct Tile {
     shift: u32,
     /// Rows that are wanted.
     rows: usize,
+    /// The packed rows of the next tile, to be asked for while this one is multiplied.
+    ahead: Ahead,
+}
+
+/// Bytes that are needed next.
+struct Ahead {
+    first: *const u8,
+    bytes: usize,
+}
+
+impl Ahead {
+    /// Asks for a part's lines, of so many parts.
+    #[inline(always)]
+    unsafe fn ask<W: Wide>(&self, part: usize, parts: usize) {
+        const LINE: usize = 64;
+        let lines = self.bytes.div_ceil(LINE);
+        for line in lines * part / parts..lines * (part + 1) / parts {
+            // SAFETY: promised by the caller.
+            unsafe { W::ask(self.first.wrapping_add(line * LINE)) };
+        }
+    }
 }
 
 /// Rows of a tile of two vectors.
@@ -140,13 +161,18 @@ pub(super) unsafe fn product<D: Tiled, U: Unpack>(
         // The last tile of several overlaps the one before it: the same results again.
         let first = row.min(panel.rows.saturating_sub(D::ROWS));
         let rows = D::ROWS.min(panel.rows - first);
+        let next = first + rows;
+        let ahead = Ahead {
+            first: panel.first.wrapping_add(next * panel.row_bytes),
+            bytes: D::ROWS.min(panel.rows - next) * panel.row_bytes,
+        };
         // SAFETY: promised by the caller; the memory holds the row's groups.
         unsafe {
             unpack::<D, U>(panel, first, memory);
-            let tile = Tile { first: memory.cast(), blocks, shift, rows };
+            let tile = Tile { first: memory.cast(), blocks, shift, rows, ahead };
             D::columns::<U::Form>(panel.isa, &tile, columns, out.as_mut_ptr().add(first), panel.rows);
         }
-        row = first + rows;
+        row = next;
     }
 }
 
@@ -189,10 +215,12 @@ unsafe fn unpack<D: Tiled, U: Unpack>(panel: &Panel, row: usize, tile: *mut D::B
 /// values a column, `stride` apart.
 #[inline(always)]
 unsafe fn all_columns<W: Wide, F: Form>(tile: &Tile, columns: &[*const u8], out: *mut f32, stride: usize) {
-    for at in (0..columns.len()).step_by(W::COLS) {
-        let at = at.min(columns.len() - W::COLS);
+    let parts = columns.len().div_ceil(W::COLS);
+    for part in 0..parts {
+        let at = (part * W::COLS).min(columns.len() - W::COLS);
         // SAFETY: promised by the caller.
         unsafe {
+            tile.ahead.ask::<W>(part, parts);
             let (columns, out) = (columns.as_ptr().add(at).cast(), out.add(at * stride));
             match W::COLS {
                 4 => some_columns::<W, F, 4>(tile, columns, out, stride),
