@@ -8,6 +8,7 @@
 // Loops over rows, columns and halves index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
+mod ahead;
 mod dot;
 mod iq;
 mod k_quants;

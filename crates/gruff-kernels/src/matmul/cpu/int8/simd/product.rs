@@ -4,6 +4,7 @@ use gruff_blocks::BlockType;
 
 use super::super::super::kernel::{Kernel, Panel};
 use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS};
+use super::ahead::{Level, ask};
 use super::dot::{Bits, Dot, Floats, offset};
 use super::tile::{self, Tiled};
 use super::vector::{Packed, Vector};
@@ -105,6 +106,9 @@ unsafe fn compute<D: Tiled, U: Unpack>(
     }
 }
 
+/// How many bytes before their use weights of few columns are asked for: a page.
+const AHEAD: usize = 4096;
+
 /// More bytes than a group of any type has.
 const GROUP_BYTES: usize = 512;
 
@@ -126,6 +130,15 @@ impl<'a, V: Vector> Groups<'a, V> {
         // SAFETY: promised by the caller.
         let last = unsafe { V::words(each!(|p: 8| -i32::from(LANE_BLOCKS[p] <= blocks))) };
         Self { panel, last, rest: [[0; GROUP_BYTES]; 2] }
+    }
+
+    /// Asks for the groups that stand [`AHEAD`] behind these in memory.
+    #[inline(always)]
+    fn ask<U: Unpack>(&self, rows: [usize; 2], group: usize) {
+        for row in rows.into_iter().take(V::ROWS) {
+            let at = row * self.panel.row_bytes + group * U::BYTES + AHEAD;
+            ask(self.panel.first.wrapping_add(at), U::BYTES, Level::First);
+        }
     }
 
     /// A group of a row, and of another where vectors hold two; rows behind the last repeat it. What the last group has
@@ -234,6 +247,7 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
             let mut acc = [D::V::zero()];
             let mut second = [D::V::zero()];
             for group in 0..groups {
+                weights.ask::<U>(rows, group);
                 let mut w = [weights.unpack::<U>(rows, group)];
                 w[0].quants = stored::<D, U>(w[0].quants);
                 let x = column.add(group);
@@ -329,7 +343,9 @@ unsafe fn few<D: Dot, U: Unpack, const T: usize>(panel: &Panel, columns: &[*cons
             for group in 0..groups {
                 let mut w = std::mem::MaybeUninit::<[Unpacked<D::V>; T]>::uninit();
                 for t in 0..T {
-                    let mut unpacked = weights.unpack::<U>(together.rows::<D::V>(row, t), group);
+                    let rows = together.rows::<D::V>(row, t);
+                    weights.ask::<U>(rows, group);
+                    let mut unpacked = weights.unpack::<U>(rows, group);
                     unpacked.quants = stored::<D, U>(unpacked.quants);
                     w.as_mut_ptr().cast::<Unpacked<D::V>>().add(t).write(unpacked);
                 }

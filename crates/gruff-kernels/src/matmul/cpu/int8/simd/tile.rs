@@ -5,6 +5,7 @@
 
 use super::super::super::kernel::Panel;
 use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, LANES_OF};
+use super::ahead::{Level, ask};
 use super::dot::{Dot, SIGNED_OFFSET};
 use super::product::{Groups, stored};
 use super::transpose::{OCTET, TileBlock, Weights, octet};
@@ -124,13 +125,9 @@ struct Ahead {
 impl Ahead {
     /// Asks for a part's lines, of so many parts.
     #[inline(always)]
-    unsafe fn ask<W: Wide>(&self, part: usize, parts: usize) {
-        const LINE: usize = 64;
-        let lines = self.bytes.div_ceil(LINE);
-        for line in lines * part / parts..lines * (part + 1) / parts {
-            // SAFETY: promised by the caller.
-            unsafe { W::ask(self.first.wrapping_add(line * LINE)) };
-        }
+    fn ask(&self, part: usize, parts: usize) {
+        let (begin, end) = (self.bytes * part / parts, self.bytes * (part + 1) / parts);
+        ask(self.first.wrapping_add(begin), end - begin, Level::Second);
     }
 }
 
@@ -217,10 +214,10 @@ unsafe fn unpack<D: Tiled, U: Unpack>(panel: &Panel, row: usize, tile: *mut D::B
 unsafe fn all_columns<W: Wide, F: Form>(tile: &Tile, columns: &[*const u8], out: *mut f32, stride: usize) {
     let parts = columns.len().div_ceil(W::COLS);
     for part in 0..parts {
+        tile.ahead.ask(part, parts);
         let at = (part * W::COLS).min(columns.len() - W::COLS);
         // SAFETY: promised by the caller.
         unsafe {
-            tile.ahead.ask::<W>(part, parts);
             let (columns, out) = (columns.as_ptr().add(at).cast(), out.add(at * stride));
             match W::COLS {
                 4 => some_columns::<W, F, 4>(tile, columns, out, stride),

@@ -33,8 +33,6 @@ pub(super) trait Wide {
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a b sum_as_f32 + c`, the product of a and b rounded first.
     unsafe fn add_scaled(c: Self::Floats, a: Self::Floats, b: Self::Floats, sum: Self::Ints) -> Self::Floats;
-    /// Asks for a line of memory ahead of its use; any address will do.
-    unsafe fn ask(line: *const u8);
     /// `a b + c`.
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 

@@ -75,12 +75,6 @@ macro_rules! wide {
             }
 
             #[inline(always)]
-            unsafe fn ask(line: *const u8) {
-                // SAFETY: a hint, which cannot fault and touches no register or memory.
-                unsafe { std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags)) }
-            }
-
-            #[inline(always)]
             unsafe fn mul_add(
                 a: [float32x4_t; 2],
                 b: [float32x4_t; 2],

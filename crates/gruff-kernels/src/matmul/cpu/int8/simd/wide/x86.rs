@@ -56,12 +56,6 @@ macro_rules! eight_lanes {
         }
 
         #[inline(always)]
-        unsafe fn ask(line: *const u8) {
-            // SAFETY: see above; a hint cannot fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
-        }
-
-        #[inline(always)]
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
             // SAFETY: see above.
             unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -191,12 +185,6 @@ impl Wide for Vnni {
     unsafe fn add_scaled(c: __m512, a: __m512, b: __m512, sum: __m512i) -> __m512 {
         // SAFETY: see above.
         unsafe { _mm512_fmadd_ps(_mm512_mul_ps(a, b), _mm512_cvtepi32_ps(sum), c) }
-    }
-
-    #[inline(always)]
-    unsafe fn ask(line: *const u8) {
-        // SAFETY: see above; a hint cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
     }
 
     #[inline(always)]
