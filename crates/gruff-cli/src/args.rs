@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub, KvDtype,
-    LoadOptions, Pretrained,
+    LoadOptions, Pretrained, cuda_ordinal,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
 
@@ -123,12 +122,20 @@ pub(crate) fn parse_kv_dtype(text: &str) -> Result<KvDtype, String> {
     text.parse().map_err(|_| "choose f16, q8_0 or f32".to_owned())
 }
 
+/// Reads the name of a device.
+pub(crate) fn parse_device(text: &str) -> Result<String, String> {
+    if DEVICES.contains(&text) || cuda_ordinal(text).is_some() {
+        return Ok(text.to_owned());
+    }
+    Err(format!("choose one of {}, or cuda:N for the card numbered N", DEVICES.join(", ")))
+}
+
 /// What a model is computed with, whatever the context.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Computing")]
 pub(crate) struct DeviceArgs {
-    /// Device: auto, cpu or reference
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(DEVICES), hide_possible_values = true)]
+    /// Device: auto, cpu, cuda (cuda:1 for the second card) or reference
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_device)]
     device: String,
     /// Threads that compute [default: the physical cores]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]

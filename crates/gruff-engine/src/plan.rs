@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gruff_kernels::{CHUNK, PAGE_LEN};
+use gruff_kernels::{CHUNK, Device, PAGE_LEN};
 use gruff_models::{CachePlan, Model, ModelConfig};
 
 use crate::error::refuse;
@@ -68,7 +68,7 @@ impl MemoryPlan {
         if options.max_sequences == 0 {
             return refuse("max_sequences", "0 sequences can compute nothing; ask for at least 1");
         }
-        let available = options.memory.or_else(available_memory);
+        let available = options.memory.or_else(|| available_on(model.device()));
         let context = match options.context {
             Context::Tokens(0) => return refuse("ctx", "a context of 0 tokens holds nothing"),
             Context::Tokens(tokens) if tokens > trained => {
@@ -257,6 +257,15 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = self.0 as f64 / (1 << 20) as f64;
         if mib >= 1024.0 { write!(f, "{:.2} GiB", mib / 1024.0) } else { write!(f, "{mib:.1} MiB") }
+    }
+}
+
+/// Bytes that the device can give a model, the weights that it holds already included; of devices that compute in the
+/// system's memory, what the system can give.
+fn available_on(device: &Device) -> Option<u64> {
+    match device.free_bytes() {
+        Some(free) => Some((free + device.allocated_bytes()) as u64),
+        None => available_memory(),
     }
 }
 

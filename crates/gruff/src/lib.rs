@@ -58,7 +58,7 @@ pub use pipeline::{
     Generated, GeneratedText, PipelineInput, PipelineInputs, PipelineOptions, TextGenerationPipeline,
     pipeline,
 };
-pub use pretrained::{Checkpoint, DEVICES, Dtype, FromCheckpoint, LoadOptions, Pretrained};
+pub use pretrained::{Checkpoint, DEVICES, Dtype, FromCheckpoint, LoadOptions, Pretrained, cuda_ordinal};
 pub use stop_strings::StopMatcher;
 pub use streamers::{Streamer, TextIteratorStreamer, TextPieces, TextSender, TextStreamer};
 pub use summary::TypeShare;

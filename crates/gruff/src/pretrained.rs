@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use gruff_engine::{Context, EngineOptions};
 use gruff_gguf::Gguf;
 use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
-use gruff_kernels::{Activations, CpuOptions, Device, KvDtype, Without};
+use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, KvDtype, Without};
 use gruff_models::AttnImplementation;
 use gruff_text::{Tokenizer, TokenizerOptions};
 
@@ -90,7 +90,7 @@ pub trait FromCheckpoint: Sized {
 /// Everything [`Pretrained`] lets one choose besides the name.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Device name: `auto`, `cpu`, `reference`.
+    /// Device name: `auto`, `cpu`, `cuda`, `cuda:1`, `reference`.
     pub device: Option<String>,
     /// Threads that compute; `None` for the physical cores.
     pub threads: Option<usize>,
@@ -112,14 +112,22 @@ pub struct LoadOptions {
     pub pre_tokenizer: Option<String>,
 }
 
-/// What [`LoadOptions::device`] may be.
-pub const DEVICES: [&str; 3] = ["auto", "cpu", "reference"];
+/// What [`LoadOptions::device`] may be; behind `cuda` the card's number may follow: `cuda:1`.
+pub const DEVICES: [&str; 4] = ["auto", "cpu", "cuda", "reference"];
+
+/// The number of the card that a device's name means, if it means one: `cuda` is 0.
+pub fn cuda_ordinal(device: &str) -> Option<usize> {
+    match device.strip_prefix("cuda")? {
+        "" => Some(0),
+        number => number.strip_prefix(':')?.parse().ok(),
+    }
+}
 
 impl LoadOptions {
     /// The device that these options ask for.
     ///
     /// # Errors
-    /// [`Error::Option`] for a device this build does not have.
+    /// [`Error::Option`] for a device that there is not, [`Error::Kernel`] for a card that cannot be used.
     pub fn open_device(&self) -> Result<Device> {
         let activations = match self.dtype {
             Dtype::Auto => Activations::Int8,
@@ -131,8 +139,17 @@ impl LoadOptions {
                 Ok(Device::cpu_without(options, &self.without)?)
             }
             "reference" => Ok(Device::reference(activations)),
+            name if cuda_ordinal(name).is_some() => {
+                if let Some(family) = self.without.first() {
+                    return Err(Error::Option(format!(
+                        "kernels can be left out (here {family}) on the CPU only; choose --device cpu"
+                    )));
+                }
+                let options = CudaOptions { activations, ..CudaOptions::default() };
+                Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)
+            }
             other => Err(Error::Option(format!(
-                "device {other:?} is not in this build of gruff; choose one of {} (`gruff doctor` lists what this \
+                "there is no device {other:?}; choose one of {} (`gruff doctor` lists what this \
                  machine has)",
                 DEVICES.join(", ")
             ))),

@@ -2,7 +2,7 @@ use std::io::Write;
 
 use clap::Args;
 use gruff::floors::blocks::BlockType;
-use gruff::floors::kernels::{Device, Isa};
+use gruff::floors::kernels::{Device, Isa, cuda};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, Hub, LoadOptions, system};
 
 use crate::args::{ComputeArgs, SourceArgs};
@@ -40,7 +40,7 @@ impl Doctor {
         let kernels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
         line(&mut out, "kernels", kernels.join(", "))?;
         line(&mut out, "memory", memory(&options))?;
-        line(&mut out, "devices", "cpu, reference (this version has no GPU code)")?;
+        cuda_lines(&mut out)?;
         line(&mut out, "device", format!("{} (chosen)", device.name()))?;
         match Hub::builder().build() {
             Ok(hub) => {
@@ -61,6 +61,37 @@ impl Doctor {
 
 fn line(out: &mut impl Write, name: &str, value: impl std::fmt::Display) -> std::io::Result<()> {
     writeln!(out, "{name:<10} {value}")
+}
+
+/// The NVIDIA cards of this machine and the compiler for their kernels, or what is missing.
+fn cuda_lines(out: &mut impl Write) -> std::io::Result<()> {
+    let cards = match cuda::cards() {
+        Ok(cards) if !cards.is_empty() => cards,
+        Ok(_) => return line(out, "cuda", "the driver shows no card"),
+        Err(error) => return line(out, "cuda", error),
+    };
+    for card in &cards {
+        let (major, minor) = card.capability;
+        line(
+            out,
+            "cuda",
+            format!(
+                "cuda:{} {}, compute {major}.{minor}, {}, driver for CUDA {}.{}",
+                card.ordinal,
+                card.name,
+                Bytes(card.memory_bytes as u64),
+                card.driver / 1000,
+                card.driver % 1000 / 10
+            ),
+        )?;
+    }
+    match cuda::Nvrtc::find(cards[0].driver) {
+        Ok(nvrtc) => {
+            let (major, minor) = nvrtc.version();
+            line(out, "nvrtc", format!("{major}.{minor} at {}", nvrtc.path()))
+        }
+        Err(error) => line(out, "nvrtc", error),
+    }
 }
 
 /// One line a kernel, with the types that it serves.

@@ -29,7 +29,7 @@ fn command_lines_that_cannot_be_meant() {
         (&["logits", "tiny.gguf", "--ids", "1,x", "--out", "a.npy"], "1,x"),
         (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.txt"], "a.txt"),
         (&["logits", "tiny.gguf", "--ids", "1,2,3", "--ctx", "2", "--out", "a.npy"], "3 tokens, but --ctx 2"),
-        (&["run", "tiny.gguf", "Hi", "--device", "tpu"], "auto, cpu, reference"),
+        (&["run", "tiny.gguf", "Hi", "--device", "tpu"], "auto, cpu, cuda, reference"),
         (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.npy", "--device", "tpu"], "tpu"),
         (&["bench", "-m", "tiny.gguf", "--device", "tpu"], "tpu"),
         (&["compare", "tiny.gguf", "tiny.gguf", "--tolerance", "inf"], "--tolerance"),

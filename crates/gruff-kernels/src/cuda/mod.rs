@@ -191,3 +191,26 @@ macro_rules! fall_back {
     };
 }
 pub(crate) use fall_back;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    #[test]
+    fn a_card_that_is_not_there_is_named_or_the_driver_missed() {
+        let error = Device::cuda(999, CudaOptions::default()).unwrap_err();
+        assert!(matches!(error, Error::Cuda(_)), "{error:?}");
+        let words = error.to_string();
+        assert!(words.contains("no device cuda:999") || words.contains("driver"), "{words}");
+    }
+
+    #[test]
+    fn sources_have_names_of_their_own_and_variants() {
+        let mut names: Vec<&str> = sources::SOURCES.iter().map(|source| source.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), sources::SOURCES.len());
+        assert!(sources::SOURCES.iter().all(|source| !source.variants.is_empty()));
+    }
+}

@@ -12,11 +12,10 @@ use std::io::Write;
 
 use anyhow::Context as _;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use gruff::floors::kernels::{Without, bandwidth};
-use gruff::{AutoModelForCausalLM, Checkpoint, DEVICES, FromCheckpoint, KvDtype, LoadOptions, system};
+use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, KvDtype, LoadOptions, system};
 
-use crate::args::{DtypeArg, SourceArgs, parse_kv_dtype};
+use crate::args::{DtypeArg, SourceArgs, parse_device, parse_kv_dtype};
 use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::size::parse_bytes;
@@ -88,8 +87,8 @@ pub(crate) struct Bench {
     /// Measure `generate` instead: 128 tokens from a 12-token prompt, greedy, prompt included, the best run
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth", "batch"])]
     generate: bool,
-    /// Device: auto, cpu or reference
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(DEVICES), hide_possible_values = true)]
+    /// Device: auto, cpu, cuda (cuda:1 for the second card) or reference
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_device)]
     device: String,
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
@@ -268,7 +267,11 @@ impl Bench {
             label: label::of(checkpoint),
             size: checkpoint.tensor_bytes(),
             parameters: checkpoint.parameters(),
-            backend: if self.device == "reference" { "reference" } else { "CPU" },
+            backend: match self.device.as_str() {
+                "reference" => "reference",
+                name if name.starts_with("cuda") => "CUDA",
+                _ => "CPU",
+            },
             without: self.without.iter().map(|without| without.name()).collect(),
             threads,
             ubatch: self.ubatch_size,
