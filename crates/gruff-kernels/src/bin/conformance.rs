@@ -11,7 +11,7 @@ Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--jso
        conformance --compile-cuda ARCH
 
   --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
-  --filter    only operations whose name contains OP
+  --filter    only cases whose operation and label contain OP: `linear`, `linear Q4_K`
   --json      one JSON object a line instead of the table
   --failures  only what failed
   --compile-cuda

@@ -17,7 +17,7 @@ pub struct Options {
     pub plain: bool,
     /// Run on the NVIDIA card with this number.
     pub cuda: Option<usize>,
-    /// Only operations whose name contains this.
+    /// Only cases whose operation and label, as in `linear Q4_K [7, 256] x 1`, contain this.
     pub filter: Option<String>,
 }
 
@@ -93,7 +93,12 @@ impl Report {
 pub fn run(options: &Options, mut progress: impl FnMut(&[Outcome])) -> Result<Report> {
     let bench = Bench::new(options)?;
     let mut report = Report::default();
-    let wanted = |case: &Case| options.filter.as_ref().is_none_or(|filter| case.op.contains(filter.as_str()));
+    let wanted = |case: &Case| {
+        options
+            .filter
+            .as_ref()
+            .is_none_or(|filter| format!("{} {}", case.op, case.label).contains(filter.as_str()))
+    };
     for case in super::cases().iter().filter(|case| wanted(case)) {
         let first = report.outcomes.len();
         for bar in &case.bars {

@@ -28,7 +28,7 @@ use crate::{Activations, Error, Result, Tensor};
 use cache::KernelCache;
 use driver::Context;
 use kernels::Kernels;
-use memory::{Pool, Pooled};
+use memory::Pool;
 use sources::{Defines, Source};
 
 pub use driver::{Card, cards};
@@ -37,7 +37,7 @@ pub use nvrtc::Nvrtc;
 pub use sources::{Compiled, compile_all};
 
 pub(crate) use launch::Launch;
-pub(crate) use memory::CudaMemory;
+pub(crate) use memory::{CudaMemory, Pooled};
 
 /// Choices for a CUDA device.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +55,7 @@ pub(crate) struct CudaDevice {
     activations: Activations,
     fallback: ReferenceDevice,
     steps: step::Steps,
+    books: crate::matmul::cuda::Books,
     pool: Arc<Pool>,
     kernels: Kernels,
     context: Arc<Context>,
@@ -73,6 +74,7 @@ impl CudaDevice {
             activations: options.activations,
             fallback: ReferenceDevice::new(options.activations),
             steps: step::Steps::default(),
+            books: crate::matmul::cuda::Books::default(),
             pool: Arc::default(),
             kernels,
             context,
@@ -90,6 +92,11 @@ impl CudaDevice {
 
     pub(crate) fn card(&self) -> &Card {
         &self.context.card
+    }
+
+    /// Code books on the card.
+    pub(crate) fn books(&self) -> &crate::matmul::cuda::Books {
+        &self.books
     }
 
     fn steps(&self) -> &step::Steps {

@@ -18,7 +18,11 @@ pub(crate) struct Source {
 }
 
 /// What sources may include, by name.
-pub(crate) const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh"))];
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("common.cuh", include_str!("common.cuh")),
+    ("blocks.cuh", include_str!("blocks.cuh")),
+    ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
+];
 
 /// All sources.
 pub(crate) static SOURCES: &[&Source] = &[
@@ -28,6 +32,11 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
     &crate::elementwise::cuda::SOURCE,
+    &crate::matmul::cuda::MATMUL,
+    &crate::matmul::cuda::MATVEC,
+    &crate::matmul::cuda::QUANTIZE,
+    &crate::matmul::cuda::SCALAR,
+    &crate::moe::cuda::SOURCE,
     &crate::moe::cuda::route::SOURCE,
     &crate::norm::cuda::SOURCE,
     &crate::rope::cuda::SOURCE,

@@ -49,13 +49,13 @@ impl CpuDevice {
     fn columns(&self, x: &Activation, form: Form) -> Result<Columns> {
         let row_bytes = match form {
             Form::Int8Blocks => int8::row_bytes(x.cols()),
-            Form::Rounded | Form::Padded => float::padded(x.cols()) * size_of::<f32>(),
+            _ => float::padded(x.cols()) * size_of::<f32>(),
         };
         let buffer = x.form(form, |tensor| {
             // Second terms have as much room as the first; what is not written of it takes none.
             let (second, bytes) = match form {
                 Form::Int8Blocks => (x.rows() * int8::groups(x.cols()), 2 * x.rows() * row_bytes),
-                Form::Rounded | Form::Padded => (0, x.rows() * row_bytes),
+                _ => (0, x.rows() * row_bytes),
             };
             let second = u32::try_from(second).map_err(|_| Error::Shape {
                 op: "linear",
@@ -73,7 +73,7 @@ impl CpuDevice {
                     unsafe {
                         match form {
                             Form::Int8Blocks => int8::quantize(self.isa(), input.row(row), to.cast(), second),
-                            Form::Rounded | Form::Padded => {
+                            _ => {
                                 let out = std::slice::from_raw_parts_mut(to.cast(), float::padded(x.cols()));
                                 float::complete(input.row(row), form == Form::Rounded, out);
                             }

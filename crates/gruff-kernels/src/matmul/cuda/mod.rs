@@ -1,22 +1,104 @@
 //! The family on NVIDIA cards.
+//!
+//! Weights are read as they lie in the file. Few columns go from packed bytes to the product in registers
+//! (`matvec.cu`), many through int8 tiles in shared memory to tensor cores (`matmul.cu`); both add up in one order, so
+//! that a result has the same bits in any batch. Plain floats and integers have a kernel of their own (`scalar.cu`).
+
+mod books;
+mod input;
+mod launch;
+mod many;
+mod operand;
+mod sources;
 
 use gruff_blocks::BlockType;
 
 use super::{Glu, MatmulKernel, MatmulOps, Projection};
 use crate::cuda::CudaDevice;
-use crate::{Activation, PackedTensor, Result, Tensor};
+use crate::device::Backend;
+use crate::elementwise::ElementwiseOps;
+use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
+
+pub(crate) use books::Books;
+pub(crate) use launch::Slots;
+pub(crate) use operand::{Finish, Operand};
+pub(crate) use sources::{MATMUL, MATVEC, QUANTIZE, SCALAR};
+
+/// The lowest compute capability that the kernels of packed products are written for: asynchronous copies, int8 tensor
+/// cores of 16 x 8 x 32.
+const LEAST_CAPABILITY: (i32, i32) = (8, 0);
+
+/// Matrices that one launch takes (`MATRICES` in `product.cuh`).
+pub(crate) const MATRICES: usize = 4;
+
+impl CudaDevice {
+    /// Whether the card has what the kernels need.
+    pub(crate) fn multiplies(&self) -> bool {
+        self.card().capability >= LEAST_CAPABILITY
+    }
+
+    /// Whether activations enter products with this type unrounded.
+    pub(crate) fn exact(&self, block_type: BlockType) -> bool {
+        block_type.is_scalar() || Backend::activations(self) == Activations::F32
+    }
+
+    /// Gate and up of one gated unit where one launch cannot take both.
+    pub(crate) fn glu_apart(
+        &self,
+        rows: usize,
+        width: usize,
+        glu: Glu,
+        out: &Tensor,
+        product: impl Fn(usize, &Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let both = [0, 1].map(|_| out.device().scratch(DType::F32, &[rows, width]));
+        let [gate, up] = both;
+        let (gate, up) = (gate?, up?);
+        product(0, &gate)?;
+        product(1, &up)?;
+        self.glu(&gate, &up, glu, out)
+    }
+}
 
 impl MatmulOps for CudaDevice {
-    fn matmul_kernel(&self, _: BlockType) -> MatmulKernel {
-        MatmulKernel { name: "plain rust on the host", fast: false }
+    fn matmul_kernel(&self, block_type: BlockType) -> MatmulKernel {
+        if !self.multiplies() {
+            return MatmulKernel { name: "plain rust on the host", fast: false };
+        }
+        match (block_type.is_scalar(), self.exact(block_type)) {
+            (true, _) => MatmulKernel { name: "cuda f32", fast: true },
+            (false, true) => MatmulKernel { name: "cuda f32 x packed", fast: true },
+            (false, false) => MatmulKernel { name: "cuda int8", fast: true },
+        }
     }
 
     fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()> {
-        self.fallback().linear_many(x, projections)
+        if !self.multiplies() {
+            return self.fallback().linear_many(x, projections);
+        }
+        let mut rest: Vec<&Projection> = projections.iter().collect();
+        while let Some(first) = rest.first() {
+            let kind = first.weight.block_type();
+            let (mut taken, mut left) = (Vec::new(), Vec::new());
+            for projection in rest {
+                let fits = projection.weight.block_type() == kind && taken.len() < MATRICES;
+                if fits { taken.push(projection) } else { left.push(projection) }
+            }
+            let operands: Vec<Operand> = taken
+                .into_iter()
+                .map(|Projection { weight, bias, out }| Operand { weight, bias: *bias, out })
+                .collect();
+            self.multiply(x, &operands, Finish::Store, None)?;
+            rest = left;
+        }
+        Ok(())
     }
 
     fn linear_add(&self, x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()> {
-        self.fallback().linear_add(x, weight, residual)
+        if !self.multiplies() {
+            return self.fallback().linear_add(x, weight, residual);
+        }
+        self.multiply(x, &[Operand { weight, bias: None, out: residual }], Finish::Add, None)
     }
 
     fn linear_glu(
@@ -27,6 +109,15 @@ impl MatmulOps for CudaDevice {
         glu: Glu,
         out: &Tensor,
     ) -> Result<()> {
-        self.fallback().linear_glu(x, gate, up, glu, out)
+        if !self.multiplies() {
+            return self.fallback().linear_glu(x, gate, up, glu, out);
+        }
+        if gate.block_type() == up.block_type() {
+            let operands = [gate, up].map(|weight| Operand { weight, bias: None, out });
+            return self.multiply(x, &operands, Finish::Glu(glu), None);
+        }
+        self.glu_apart(x.rows(), gate.rows(), glu, out, |index, out| {
+            self.multiply(x, &[Operand { weight: [gate, up][index], bias: None, out }], Finish::Store, None)
+        })
     }
 }

@@ -1,0 +1,75 @@
+//! The code books that decoding looks values up in, copied to the card when first needed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::CUdeviceptr;
+use gruff_blocks::BlockType;
+use gruff_blocks::codebooks::{IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID};
+
+use crate::Result;
+use crate::cuda::{CudaDevice, Pooled};
+
+/// The books on a card, by type.
+#[derive(Default)]
+pub(crate) struct Books {
+    copied: Mutex<HashMap<BlockType, Arc<Pooled>>>,
+}
+
+/// A type's book as the kernels read it, an entry's values one after the other; none for most types.
+fn book(block_type: BlockType) -> Vec<u8> {
+    match block_type {
+        BlockType::IQ2_XXS => IQ2XXS_GRID.as_flattened().to_vec(),
+        BlockType::IQ2_XS => IQ2XS_GRID.as_flattened().to_vec(),
+        BlockType::IQ2_S => IQ2S_GRID.as_flattened().to_vec(),
+        BlockType::IQ3_XXS => IQ3XXS_GRID.as_flattened().to_vec(),
+        BlockType::IQ3_S => IQ3S_GRID.as_flattened().to_vec(),
+        // Room for the eighth that is added or taken, and no negative bytes; see `IQ1_S` in `blocks.cuh`.
+        BlockType::IQ1_S | BlockType::IQ1_M => {
+            IQ1S_GRID.as_flattened().iter().map(|g| (8 * g + 9) as u8).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// 32-bit words of a type's book.
+pub(crate) fn book_words(block_type: BlockType) -> usize {
+    match block_type {
+        BlockType::IQ2_XXS => 2 * IQ2XXS_GRID.len(),
+        BlockType::IQ2_XS => 2 * IQ2XS_GRID.len(),
+        BlockType::IQ2_S => 2 * IQ2S_GRID.len(),
+        BlockType::IQ3_XXS => IQ3XXS_GRID.len(),
+        BlockType::IQ3_S => IQ3S_GRID.len(),
+        BlockType::IQ1_S | BlockType::IQ1_M => 2 * IQ1S_GRID.len(),
+        _ => 0,
+    }
+}
+
+impl CudaDevice {
+    /// The address of a type's book, 0 if it has none.
+    pub(crate) fn book(&self, block_type: BlockType) -> Result<CUdeviceptr> {
+        if book_words(block_type) == 0 {
+            return Ok(0);
+        }
+        let mut copied = self.books().copied.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(known) = copied.get(&block_type) {
+            return Ok(known.pointer());
+        }
+        let memory = Arc::new(self.upload(&book(block_type))?);
+        let pointer = memory.pointer();
+        copied.insert(block_type, memory);
+        Ok(pointer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_have_the_words_that_kernels_copy() {
+        for block_type in BlockType::ALL {
+            assert_eq!(book(*block_type).len(), 4 * book_words(*block_type), "{block_type}");
+        }
+    }
+}

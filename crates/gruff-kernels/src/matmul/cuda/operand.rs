@@ -1,0 +1,88 @@
+//! Matrices as kernels take them.
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::MATRICES;
+use crate::cuda::{CudaDevice, Pooled, pointer};
+use crate::elementwise::cuda::glu_number;
+use crate::matmul::Glu;
+use crate::{PackedTensor, Result, Tensor};
+
+/// A matrix (or a stack) and where its products go.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    pub(crate) weight: &'a PackedTensor,
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) out: &'a Tensor,
+}
+
+/// What becomes of a result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// Stored, the bias added.
+    Store,
+    /// Added to what is there.
+    Add,
+    /// Of two matrices, gate and up, combined.
+    Glu(Glu),
+}
+
+impl Finish {
+    /// The number that kernels know it by.
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Finish::Store => 0,
+            Finish::Add => 1,
+            Finish::Glu(glu) => 2 + glu_number(glu),
+        }
+    }
+}
+
+/// `struct Matrices` of `product.cuh`, and what it points to.
+pub(crate) struct Matrices {
+    pub(crate) words: [u64; WORDS * MATRICES],
+    _scales: Vec<Pooled>,
+}
+
+/// 64-bit words of `struct Matrix`.
+const WORDS: usize = 7;
+
+/// The address of a tensor's packed bytes.
+pub(crate) fn weights(weight: &PackedTensor) -> CUdeviceptr {
+    weight.buffer().cuda().pointer() + weight.row_offset(0, 0) as CUdeviceptr
+}
+
+/// Bytes from one matrix of a stack to the next.
+pub(crate) fn matrix_bytes(weight: &PackedTensor) -> usize {
+    weight.row_offset(1, 0) - weight.row_offset(0, 0)
+}
+
+impl Matrices {
+    pub(crate) fn of(device: &CudaDevice, operands: &[Operand]) -> Result<Self> {
+        let mut words = [0; WORDS * MATRICES];
+        let mut kept = Vec::new();
+        for (operand, words) in operands.iter().zip(words.chunks_exact_mut(WORDS)) {
+            let Operand { weight, bias, out } = operand;
+            let scales: Vec<f32> = (0..weight.matrices()).map(|matrix| weight.scale(matrix)).collect();
+            let first = scales.first().copied().unwrap_or(1.0);
+            let mut scales_at = 0;
+            if scales.iter().any(|scale| *scale != first) {
+                let copied = device.upload(&scales)?;
+                scales_at = copied.pointer();
+                kept.push(copied);
+            }
+            let rows_and_scale = weight.rows() as u64 | u64::from(first.to_bits()) << 32;
+            let stride = out.strides()[0] as u64;
+            words.copy_from_slice(&[
+                weights(weight),
+                pointer(out),
+                bias.map_or(0, pointer),
+                scales_at,
+                stride,
+                matrix_bytes(weight) as u64,
+                rows_and_scale,
+            ]);
+        }
+        Ok(Self { words, _scales: kept })
+    }
+}

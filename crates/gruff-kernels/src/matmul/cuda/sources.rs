@@ -1,0 +1,96 @@
+//! The family's sources, and the variants that are compiled where there is no card: every type, and every constant with
+//! some type.
+
+use crate::cuda::sources::{Defines, Source};
+
+pub(crate) static QUANTIZE: Source = Source {
+    name: "quantize.cu",
+    code: include_str!("quantize.cu"),
+    options: &[],
+    variants: &[&[("TURNED", 0)], &[("TURNED", 1)]],
+};
+
+/// Lambdas in device code are device code.
+const OPTIONS: &[&str] = &["--device-as-default-execution-space"];
+
+const fn vector(weight: i64, columns: i64, exact: i64, aligned: i64, slots: i64) -> [(&'static str, i64); 5] {
+    [("WEIGHT", weight), ("COLUMNS", columns), ("EXACT", exact), ("ALIGNED", aligned), ("SLOTS", slots)]
+}
+
+const fn matrix(weight: i64, rows: i64, columns: i64, slots: i64) -> [(&'static str, i64); 4] {
+    [("WEIGHT", weight), ("ROWS", rows), ("COLUMNS", columns), ("SLOTS", slots)]
+}
+
+const fn scalar(weight: i64, columns: i64, slots: i64) -> [(&'static str, i64); 3] {
+    [("WEIGHT", weight), ("COLUMNS", columns), ("SLOTS", slots)]
+}
+
+macro_rules! variants {
+    ($($variant:expr),* $(,)?) => { &[$({ const VARIANT: &Defines = &$variant; VARIANT }),*] };
+}
+
+pub(crate) static MATVEC: Source = Source {
+    name: "matvec.cu",
+    code: include_str!("matvec.cu"),
+    options: OPTIONS,
+    variants: variants![
+        vector(2, 1, 0, 1, 0),
+        vector(3, 1, 0, 0, 0),
+        vector(6, 1, 0, 1, 0),
+        vector(7, 1, 0, 1, 0),
+        vector(8, 4, 0, 0, 0),
+        vector(9, 1, 0, 1, 0),
+        vector(10, 1, 0, 0, 0),
+        vector(11, 1, 0, 0, 0),
+        vector(12, 4, 0, 1, 0),
+        vector(12, 1, 0, 1, 1),
+        vector(13, 1, 0, 1, 0),
+        vector(14, 2, 0, 0, 0),
+        vector(14, 4, 1, 0, 0),
+        vector(15, 1, 0, 0, 0),
+        vector(16, 1, 0, 0, 0),
+        vector(17, 1, 0, 0, 0),
+        vector(18, 1, 0, 0, 0),
+        vector(19, 1, 0, 0, 0),
+        vector(20, 1, 0, 1, 0),
+        vector(21, 1, 0, 0, 0),
+        vector(22, 1, 0, 0, 0),
+        vector(23, 3, 0, 0, 0),
+        vector(29, 1, 0, 0, 0),
+        vector(34, 1, 0, 0, 0),
+        vector(35, 1, 0, 0, 0),
+        vector(39, 1, 0, 0, 0),
+        vector(40, 1, 0, 1, 0),
+        vector(41, 1, 0, 0, 0),
+        vector(42, 1, 1, 0, 1),
+    ],
+};
+
+pub(crate) static MATMUL: Source = Source {
+    name: "matmul.cu",
+    code: include_str!("matmul.cu"),
+    options: OPTIONS,
+    variants: variants![
+        matrix(12, 128, 128, 0),
+        matrix(10, 128, 128, 1),
+        matrix(8, 64, 64, 0),
+        matrix(14, 64, 32, 1),
+        matrix(21, 64, 16, 0),
+    ],
+};
+
+pub(crate) static SCALAR: Source = Source {
+    name: "scalar.cu",
+    code: include_str!("scalar.cu"),
+    options: &[],
+    variants: variants![
+        scalar(0, 8, 0),
+        scalar(1, 1, 1),
+        scalar(24, 1, 0),
+        scalar(25, 1, 0),
+        scalar(26, 1, 0),
+        scalar(27, 1, 0),
+        scalar(28, 1, 0),
+        scalar(30, 4, 0),
+    ],
+};
