@@ -10,8 +10,8 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::driver::Context;
 use crate::Result;
 
-/// Bytes behind every allocation that may be read.
-const WORDS_BEHIND: usize = 16;
+/// Bytes behind every allocation that may be read: more than a group of 256 packed values has.
+const READ_BEHIND: usize = 512;
 
 /// A piece of a card's memory; given back when dropped.
 pub(crate) struct CudaMemory {
@@ -23,8 +23,8 @@ pub(crate) struct CudaMemory {
 impl CudaMemory {
     /// Takes memory with undefined content, or `None` when there is none.
     pub(crate) fn take(context: &Arc<Context>, bytes: usize) -> Option<Self> {
-        // Kernels read whole words, which may end behind the last value; the driver refuses allocations of nothing.
-        let size = bytes.checked_add(WORDS_BEHIND)?;
+        // Kernels read whole words and groups, which may end behind the last value; the driver refuses allocations of nothing.
+        let size = bytes.checked_add(READ_BEHIND)?;
         // SAFETY: the pointer is given back on drop and used within its bytes.
         let pointer =
             context.call(|| format!("taking {bytes} bytes"), || unsafe { result::malloc_sync(size) }).ok()?;

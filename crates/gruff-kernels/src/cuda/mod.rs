@@ -187,18 +187,6 @@ impl Backend for CudaDevice {
     }
 }
 
-/// Operations that run in plain Rust for now.
-macro_rules! fall_back {
-    ($trait:path { $($name:ident($($arg:ident: $type:ty),*);)* }) => {
-        impl $trait for $crate::cuda::CudaDevice {
-            $(fn $name(&self, $($arg: $type),*) -> $crate::Result<()> {
-                self.fallback().$name($($arg),*)
-            })*
-        }
-    };
-}
-pub(crate) use fall_back;
-
 #[cfg(test)]
 mod tests {
     use super::*;

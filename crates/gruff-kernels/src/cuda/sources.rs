@@ -32,6 +32,7 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
     &crate::elementwise::cuda::SOURCE,
+    &crate::embedding::cuda::SOURCE,
     &crate::matmul::cuda::MATMUL,
     &crate::matmul::cuda::MATVEC,
     &crate::matmul::cuda::QUANTIZE,

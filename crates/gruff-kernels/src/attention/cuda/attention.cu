@@ -22,6 +22,8 @@
 #define ROW_GROUPS (THREADS / KEY_GROUPS)
 #define ROWS_EACH (ROWS / ROW_GROUPS)
 #define DIMS_EACH ((DV + THREADS - 1) / THREADS)
+// With few rows a page's values are asked for before its keys are used: a block then waits once a page.
+#define AHEAD (ROWS <= 8 && DIMS_EACH <= 2)
 
 #if KV == 0
 #define ROW_BYTES(dim) (4 * (dim))
@@ -41,6 +43,13 @@ static __device__ __forceinline__ float kept(const u8 *row, int i) {
     const u8 *block = row + i / 32 * 34;
     return half_to_float(*(const u16 *)block) * (float)((const i8 *)block)[2 + i % 32];
 #endif
+}
+
+// This thread's value `i` of a key in a page of values. Behind the last token lies what others have left.
+static __device__ __forceinline__ float value_at(const u8 *page, int key, int i, int count) {
+    int dim = threadIdx.x + i * THREADS;
+    bool here = key < count && (DV % THREADS == 0 || dim < DV);
+    return here ? kept(page + key * ROW_BYTES(DV), dim) : 0.0f;
 }
 
 // A page of keys, widened, to shared memory.
@@ -161,6 +170,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
             i64 head_page = (i64)own_pages[page] * kv_heads + kv_head;
             const u8 *page_keys = key_pool + head_page * (PAGE * ROW_BYTES(DK));
             const u8 *page_values = value_pool + head_page * (PAGE * ROW_BYTES(DV));
+            float ahead[AHEAD ? PAGE : 1][DIMS_EACH];
+            if (AHEAD) {
+#pragma unroll
+                for (int key = 0; key < (AHEAD ? PAGE : 1); key++)
+#pragma unroll
+                    for (int i = 0; i < DIMS_EACH; i++) ahead[key][i] = value_at(page_values, key, i, count);
+            }
             __syncthreads();
             load_keys(page_keys, keys, count);
             __syncthreads();
@@ -173,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
                     for (int k = 0; k < KEYS_EACH; k++)
 #pragma unroll
                         for (int j = 0; j < 4; j++) dots[r][k][j] = 0.0f;
-#pragma unroll 2
+#pragma unroll(ROWS <= 8 ? 8 : 2)
                 for (int dim = 0; dim < DKP; dim += 4) {
                     float4 key[KEYS_EACH];
 #pragma unroll
@@ -228,18 +244,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
 #pragma unroll
                 for (int i = 0; i < DIMS_EACH; i++) sums[r][i] = __fmul_rn(sums[r][i], change);
             }
-#pragma unroll 2
+#pragma unroll(AHEAD ? 8 : 2)
             for (int key = 0; key < PAGE; key += 4) {
                 float value[4][DIMS_EACH];
 #pragma unroll
                 for (int k = 0; k < 4; k++)
 #pragma unroll
-                    for (int i = 0; i < DIMS_EACH; i++) {
-                        int dim = thread + i * THREADS;
-                        // Behind the last token lies what others have left.
-                        bool here = key + k < count && (DV % THREADS == 0 || dim < DV);
-                        value[k][i] = here ? kept(page_values + (key + k) * ROW_BYTES(DV), dim) : 0.0f;
-                    }
+                    for (int i = 0; i < DIMS_EACH; i++)
+                        value[k][i] = AHEAD ? ahead[AHEAD ? key + k : 0][i] : value_at(page_values, key + k, i, count);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     float4 weight = *(const float4 *)(weights + r * WEIGHT_STRIDE + key);

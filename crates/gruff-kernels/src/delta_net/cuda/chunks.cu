@@ -30,6 +30,32 @@ static __device__ __forceinline__ float key_value(
     return keys[(i64)(sequence[0] + position - sequence[2]) * key_token + head * key_head + dim];
 }
 
+// Rows of keys of a piece to shared memory, zeros behind them.
+static __device__ __forceinline__ void load_keys(
+    float *to, const float *keys, i64 key_token, i64 key_head, const float *ring, const Piece &piece,
+    const int *sequence, int head, int rows
+) {
+#pragma unroll 8
+    for (int i = threadIdx.x; i < CHUNK * DKP; i += THREADS) {
+        int row = i / DKP, dim = i % DKP;
+        to[row * KEY_STRIDE + dim] = key_value(keys, key_token, key_head, ring, piece, sequence, head, rows, row, dim);
+    }
+}
+
+// Rows of queries of a piece.
+static __device__ __forceinline__ void load_queries(
+    float *to, const float *queries, i64 query_token, i64 query_head, const Piece &piece, const int *sequence, int head
+) {
+    i64 token0 = (i64)sequence[0] + piece.chunk * CHUNK - sequence[2];
+    const float *from = queries + token0 * query_token + head * query_head;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < CHUNK * DKP; i += THREADS) {
+        int row = i / DKP, dim = i % DKP;
+        bool here = row >= piece.first && row < piece.end && dim < DK;
+        to[row * KEY_STRIDE + dim] = here ? from[row * query_token + dim] : 0.0f;
+    }
+}
+
 // `dots[piece][key head][2][CHUNK][CHUNK]`: k_j . k_i and k_j . q_i, at [j][i] (of keys) and [i][j] (of queries).
 extern "C" __global__ void __launch_bounds__(THREADS) chunk_dots(
     const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
@@ -41,13 +67,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_dots(
     int head = blockIdx.y, thread = threadIdx.x;
     const int *sequence = sequences + piece.sequence * 8;
     const float *ring = key_rows + ((i64)sequence[3] * key_heads + head) * rows * DK;
-    for (int i = thread; i < CHUNK * DKP; i += THREADS) {
-        int row = i / DKP, dim = i % DKP;
-        k[row * KEY_STRIDE + dim] = key_value(keys, key_token, key_head, ring, piece, sequence, head, rows, row, dim);
-        bool here = row >= piece.first && row < piece.end && dim < DK;
-        i64 token = sequence[0] + piece.chunk * CHUNK + row - sequence[2];
-        q[row * KEY_STRIDE + dim] = here ? queries[token * query_token + head * query_head + dim] : 0.0f;
-    }
+    load_keys(k, keys, key_token, key_head, ring, piece, sequence, head, rows);
+    load_queries(q, queries, query_token, query_head, piece, sequence, head);
     __syncthreads();
     float *to = dots + ((i64)blockIdx.x * key_heads + head) * 2 * CHUNK * CHUNK;
     int ti = thread / 16, tj = thread % 16;
@@ -97,12 +118,29 @@ static __device__ __forceinline__ void by_state(const float *rows, const float *
         float sums[8];
 #pragma unroll
         for (int r = 0; r < 8; r++) sums[r] = 0.0f;
-#pragma unroll 8
+#if QUARTER % 4 == 0
+#pragma unroll 2
+        for (int dim = part * QUARTER; dim < (part + 1) * QUARTER; dim += 4) {
+            float s[4];
+#pragma unroll
+            for (int d = 0; d < 4; d++) s[d] = state[(dim + d) * COLUMNS + lane];
+#pragma unroll
+            for (int r = 0; r < 8; r++) {
+                float4 row = *(const float4 *)(rows + (warp * 8 + r) * KEY_STRIDE + dim);
+                sums[r] = fmaf(s[0], row.x, sums[r]);
+                sums[r] = fmaf(s[1], row.y, sums[r]);
+                sums[r] = fmaf(s[2], row.z, sums[r]);
+                sums[r] = fmaf(s[3], row.w, sums[r]);
+            }
+        }
+#else
+#pragma unroll 4
         for (int dim = part * QUARTER; dim < (part + 1) * QUARTER; dim++) {
             float s = state[dim * COLUMNS + lane];
 #pragma unroll
             for (int r = 0; r < 8; r++) sums[r] = fmaf(s, rows[(warp * 8 + r) * KEY_STRIDE + dim], sums[r]);
         }
+#endif
 #pragma unroll
         for (int r = 0; r < 8; r++) {
             if (part == 0) total[r] = sums[r];
@@ -159,11 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
         int first = piece.first, end = piece.end, token0 = start + index * CHUNK - past;
         const float *piece_dots = dots + ((i64)piece_index * key_heads + from_key_head) * 2 * CHUNK * CHUNK;
         __syncthreads();
-        for (int i = thread; i < CHUNK * DKP; i += THREADS) {
-            int row = i / DKP, dim = i % DKP;
-            chunk[row * KEY_STRIDE + dim] =
-                key_value(keys, key_token, key_head, own_keys, piece, sequence, from_key_head, rows, row, dim);
-        }
+        load_keys(chunk, keys, key_token, key_head, own_keys, piece, sequence, from_key_head, rows);
         for (int row = warp; row < first; row += WARPS)
             updates[row * COLUMNS + lane] = inside ? own_updates[(index * CHUNK + row) % rows * DV + lane] : 0.0f;
         if (thread < CHUNK) {
@@ -176,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
         __syncthreads();
         if (thread == 0) {
             float total = first > 0 ? sum[first - 1] : 0.0f;
+#pragma unroll 8
             for (int row = first; row < end; row++) {
                 total = __fadd_rn(total, sum[row]);
                 sum[row] = total;
@@ -187,6 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
             if (blockIdx.z == 0 && thread >= first) sums[(i64)(token0 + thread) * value_heads + head] = sum[thread];
         }
         // exp(G_i - G_j) k_j . k_i at [j][i].
+#pragma unroll 8
         for (int i = thread; i < CHUNK * CHUNK; i += THREADS) {
             int j = i / CHUNK, row = i % CHUNK;
             bool here = j < row && row >= first && row < end;
@@ -195,12 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
         by_state(chunk, state, key_sums, warp, lane);
         __syncthreads();
         // Queries take the place of keys.
-        for (int i = thread; i < CHUNK * DKP; i += THREADS) {
-            int row = i / DKP, dim = i % DKP;
-            bool here = row >= first && row < end && dim < DK;
-            chunk[row * KEY_STRIDE + dim] =
-                here ? queries[(i64)(token0 + row) * query_token + from_key_head * query_head + dim] : 0.0f;
-        }
+        load_queries(chunk, queries, query_token, query_head, piece, sequence, from_key_head);
         __syncthreads();
         by_state(chunk, state, query_sums, warp, lane);
         if (warp == 0) {
@@ -219,11 +250,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
                 float update = j < first ? updates[j * COLUMNS + lane] : __fmul_rn(step[j], rest[j]);
                 updates[j * COLUMNS + lane] = update;
 #pragma unroll
-                for (int row = j + 1; row < CHUNK; row++) rest[row] = fmaf(-factors[j * CHUNK + row], update, rest[row]);
+                for (int row = (j + 1) / 4 * 4; row < CHUNK; row += 4) {
+                    float4 f = *(const float4 *)(factors + j * CHUNK + row);
+                    if (row > j) rest[row] = fmaf(-f.x, update, rest[row]);
+                    if (row + 1 > j) rest[row + 1] = fmaf(-f.y, update, rest[row + 1]);
+                    if (row + 2 > j) rest[row + 2] = fmaf(-f.z, update, rest[row + 2]);
+                    rest[row + 3] = fmaf(-f.w, update, rest[row + 3]);
+                }
             }
         }
         __syncthreads();
         // exp(G_i - G_j) k_j . q_i at [i][j].
+#pragma unroll 8
         for (int i = thread; i < CHUNK * CHUNK; i += THREADS) {
             int row = i / CHUNK, j = i % CHUNK;
             bool here = j <= row && row >= first && row < end;
@@ -234,18 +272,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
         __syncthreads();
         for (int row = first + warp; row < end; row += WARPS) {
             float result = __fmul_rn(grown[row], query_sums[row * COLUMNS + lane]);
-#pragma unroll 4
+#pragma unroll 8
             for (int j = 0; j <= row; j++) result = fmaf(factors[row * CHUNK + j], updates[j * COLUMNS + lane], result);
             if (inside) out[(i64)(token0 + row) * out_token + head * out_head + first_column + lane] = result;
         }
         if (end < CHUNK) break;
         __syncthreads();
         // The chunk is folded into S.
-        for (int i = thread; i < CHUNK * DKP; i += THREADS) {
-            int row = i / DKP, dim = i % DKP;
-            chunk[row * KEY_STRIDE + dim] =
-                key_value(keys, key_token, key_head, own_keys, piece, sequence, from_key_head, rows, row, dim);
-        }
+        load_keys(chunk, keys, key_token, key_head, own_keys, piece, sequence, from_key_head, rows);
         float total = sum[CHUNK - 1];
         for (int row = warp; row < CHUNK; row += WARPS)
             updates[row * COLUMNS + lane] =

@@ -62,12 +62,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(
     // What the slot holds: S at the chunk's border, and the rows since.
     int chunk = past / CHUNK, row = past % CHUNK;
     const float *border = matrix + ((slot * matrices + chunk % matrices) * value_heads + head) * DK * DV + first_column;
+#pragma unroll 16
     for (int dim = quarter; dim < DKP; dim += THREADS / COLUMNS)
         state[dim * COLUMNS + column] = chunk > 0 && dim < DK && inside ? border[dim * DV + column] : 0.0f;
+#pragma unroll 8
     for (int i = thread; i < row * DKP; i += THREADS) {
         int j = i / DKP, dim = i % DKP;
         chunk_keys[j * KEY_STRIDE + dim] = dim < DK ? own_keys[(chunk * CHUNK + j) % rows * DK + dim] : 0.0f;
     }
+#pragma unroll 8
     for (int j = quarter; j < row; j += THREADS / COLUMNS)
         updates[j * COLUMNS + column] = inside ? own_updates[(chunk * CHUNK + j) % rows * DV + column] : 0.0f;
     if (thread < row) sum[thread] = own_sums[(chunk * CHUNK + thread) % rows];
@@ -118,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(
             float by_state = __fadd_rn(__fadd_rn(p[0], p[COLUMNS]), __fadd_rn(p[2 * COLUMNS], p[3 * COLUMNS]));
             float value = inside ? values[token * value_token + head * value_head + first_column + column] : 0.0f;
             float rest = fmaf(-decayed, by_state, value);
-#pragma unroll 4
+#pragma unroll 8
             for (int j = 0; j < row; j++) rest = fmaf(-on_key[j], updates[j * COLUMNS + column], rest);
             float update = __fmul_rn(beta[token * beta_token + head], rest);
             updates[row * COLUMNS + column] = update;
@@ -129,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(
             const float *q = parts + 4 * COLUMNS + column;
             float by_state = __fadd_rn(__fadd_rn(q[0], q[COLUMNS]), __fadd_rn(q[2 * COLUMNS], q[3 * COLUMNS]));
             result = __fmul_rn(decayed, by_state);
-#pragma unroll 4
+#pragma unroll 8
             for (int j = 0; j < row; j++) result = fmaf(on_query[j], updates[j * COLUMNS + column], result);
         }
         __syncthreads();

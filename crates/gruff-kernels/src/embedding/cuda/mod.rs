@@ -1,9 +1,52 @@
 //! The family on NVIDIA cards.
 
 use super::EmbeddingOps;
-use crate::cuda::fall_back;
-use crate::{PackedTensor, Tensor};
+use crate::cuda::CudaDevice;
+use crate::cuda::sources::Source;
+use crate::matmul::Q8_BLOCK;
+use crate::{PackedTensor, Result, Tensor};
 
-fall_back!(EmbeddingOps {
-    embed(ids: &[u32], table: &PackedTensor, scale: f32, out: &Tensor);
-});
+/// Sources that include the formats of blocks are given lambdas as device code, like those of the products.
+pub(crate) static SOURCE: Source = Source {
+    name: "embed.cu",
+    code: include_str!("embed.cu"),
+    options: &["--device-as-default-execution-space"],
+    variants: &[
+        &[("WEIGHT", 12), ("SCALAR", 0)],
+        &[("WEIGHT", 14), ("SCALAR", 0)],
+        &[("WEIGHT", 8), ("SCALAR", 0)],
+        &[("WEIGHT", 21), ("SCALAR", 0)],
+        &[("WEIGHT", 1), ("SCALAR", 1)],
+        &[("WEIGHT", 30), ("SCALAR", 1)],
+    ],
+};
+
+const THREADS: usize = 64;
+
+/// Values of a group: what a thread unpacks.
+const GROUP: usize = 8 * Q8_BLOCK;
+
+impl EmbeddingOps for CudaDevice {
+    fn embed(&self, ids: &[u32], table: &PackedTensor, scale: f32, out: &Tensor) -> Result<()> {
+        let block_type = table.block_type();
+        let (tokens, cols) = (ids.len(), table.cols());
+        let scalar = block_type.is_scalar();
+        let threads = if scalar { tokens * cols } else { tokens * cols.div_ceil(GROUP) };
+        let ids = self.upload(ids)?;
+        let defines = [("WEIGHT", i64::from(block_type.id())), ("SCALAR", i64::from(scalar))];
+        self.launch(&SOURCE, &defines, "embed")?
+            .grid([threads.div_ceil(THREADS), 1, 1])
+            .block(THREADS)
+            .arg(ids.pointer())
+            .arg(table.buffer().cuda().pointer() + table.row_offset(0, 0) as u64)
+            .arg(table.row_bytes())
+            .arg(self.book(block_type)?)
+            .arg(out)
+            .arg(out.strides()[0])
+            .arg(tokens as i32)
+            .arg(cols as i32)
+            .arg(table.scale(0))
+            .arg(scale)
+            .run()
+    }
+}
