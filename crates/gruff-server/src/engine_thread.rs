@@ -94,6 +94,12 @@ impl EngineThread {
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
+
+    /// Makes it look as if the engine had ended.
+    #[cfg(test)]
+    pub(crate) fn stop(&self) {
+        self.running.store(false, Ordering::Release);
+    }
 }
 
 impl Drop for EngineThread {

@@ -34,6 +34,7 @@ mod page;
 mod reasoning_budget;
 mod registry;
 mod request_log;
+mod same_files;
 mod sampling;
 mod served_model;
 mod server;

@@ -21,6 +21,8 @@ pub struct Library {
 /// A model of the library, as lists have it.
 pub(crate) struct Shelved {
     pub(crate) id: String,
+    /// Its only or first part, with links followed.
+    pub(crate) file: PathBuf,
     pub(crate) bytes: u64,
     /// Seconds since 1970 when its file was written.
     pub(crate) created: u64,
@@ -54,7 +56,8 @@ impl Library {
         let shelved = |file: gruff::floors::hub::CachedFile| {
             let written = std::fs::metadata(&file.path).and_then(|data| data.modified()).ok();
             let created = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            Shelved { id: file.id(), bytes: file.size, created: created.map_or(0, |time| time.as_secs()) }
+            let created = created.map_or(0, |time| time.as_secs());
+            Shelved { id: file.id(), file: file.blob, bytes: file.size, created }
         };
         files.into_iter().map(shelved).collect()
     }
@@ -66,7 +69,7 @@ impl Library {
             let checkpoint = Checkpoint::open(files)?;
             let tokenizer = AutoTokenizer::from_checkpoint(&checkpoint, &self.options)?;
             let model = AutoModelForCausalLM::from_checkpoint(&checkpoint, &self.options)?;
-            Ok(ServedModel::new(id.clone(), model.into(), tokenizer))
+            Ok(ServedModel::new(id.clone(), model.into(), tokenizer).read_from(checkpoint.files()))
         };
         open().map_err(|error| {
             // It may name folders of this machine.

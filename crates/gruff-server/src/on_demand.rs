@@ -1,6 +1,6 @@
 //! Models that are loaded when a request names them, and unloaded when nobody does or others need their memory.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use crate::api_error::ApiError;
 use crate::background;
-use crate::library::Library;
+use crate::library::{Library, Shelved};
+use crate::same_files::SameFiles;
 use crate::service::{Service, Shared};
 
 /// Tokens of context for which other models are unloaded, where a context may be as long as memory allows: enough for
@@ -24,16 +25,21 @@ type Loading = watch::Receiver<Option<Result<Arc<Service>, ApiError>>>;
 pub(crate) struct OnDemand {
     library: Arc<Library>,
     shared: Shared,
+    /// Models that stay: what is one of them under another name is not loaded again.
+    pinned: Vec<Arc<Service>>,
     /// Bytes that models may take together.
     budget: Option<u64>,
     entries: Mutex<Vec<Entry>>,
-    /// One is loaded at a time, so that each sees what memory the others left.
+    /// Models are loaded and unloaded one at a time, so that each load sees what memory the others leave: held until a
+    /// loaded one stands among the entries, and until the memory of an unloaded one is given back.
     turn: Mutex<()>,
 }
 
 struct Entry {
-    /// The file that it is: `owner/repo:file.gguf`.
+    /// The file that it is, as the request named it that it was loaded for: `owner/repo:file.gguf`.
     id: String,
+    /// What it is told by: several names may lead to the same files.
+    files: SameFiles,
     /// What requests have called it so far.
     names: Vec<String>,
     state: State,
@@ -58,26 +64,40 @@ impl Entry {
             _ => None,
         }
     }
+
+    /// Whether it is loaded and its engine has stopped.
+    fn has_stopped(&self) -> bool {
+        matches!(&self.state, State::Ready(service) if !service.engine.is_running())
+    }
 }
 
 /// A model of the library, as lists have it.
 pub(crate) enum Listed {
-    Loaded(Arc<Service>),
+    Loaded { id: String, service: Arc<Service> },
     Other { id: String, bytes: u64, created: u64, status: &'static str },
 }
 
 impl Listed {
+    /// A loaded model under its own id.
+    pub(crate) fn loaded(service: Arc<Service>) -> Self {
+        Listed::Loaded { id: service.id.clone(), service }
+    }
+
     pub(crate) fn id(&self) -> &str {
         match self {
-            Listed::Loaded(service) => &service.id,
-            Listed::Other { id, .. } => id,
+            Listed::Loaded { id, .. } | Listed::Other { id, .. } => id,
         }
     }
 }
 
 impl OnDemand {
-    pub(crate) fn new(library: Arc<Library>, shared: Shared, budget: Option<u64>) -> Self {
-        Self { library, shared, budget, entries: Mutex::default(), turn: Mutex::default() }
+    pub(crate) fn new(
+        library: Arc<Library>,
+        shared: Shared,
+        pinned: Vec<Arc<Service>>,
+        budget: Option<u64>,
+    ) -> Self {
+        Self { library, shared, pinned, budget, entries: Mutex::default(), turn: Mutex::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -91,10 +111,15 @@ impl OnDemand {
             Some(state) => state,
             None => {
                 let (this, wanted) = (self.clone(), name.to_owned());
-                let Some(files) = background::run(move || Ok(this.library.find(&wanted))).await? else {
-                    return Ok(None);
+                let find = move || {
+                    let files = this.library.find(&wanted);
+                    Ok(files.and_then(|files| Some((SameFiles::of(&files)?, files))))
                 };
-                self.begin(name, files)
+                let Some((same, files)) = background::run(find).await? else { return Ok(None) };
+                match self.pinned(&same) {
+                    Some(service) => return Ok(Some(service.clone())),
+                    None => self.begin(name, same, files),
+                }
             }
         };
         let mut loading = match state {
@@ -108,23 +133,35 @@ impl OnDemand {
         }
     }
 
-    /// A model that is loaded or being loaded. One whose engine has stopped is let go, so that it is loaded anew.
-    fn known(&self, name: &str) -> Option<State> {
-        let mut entries = self.entries();
-        entries.retain(|entry| match &entry.state {
-            State::Ready(service) => service.engine.is_running(),
-            State::Loading(loading) => loading.borrow().is_some() || loading.has_changed().is_ok(),
-        });
-        let entry = entries.iter_mut().find(|entry| entry.is_called(name))?;
-        entry.last_use = Instant::now();
-        Some(entry.state.clone())
+    /// The model of these files among those that stay.
+    fn pinned(&self, files: &SameFiles) -> Option<&Arc<Service>> {
+        self.pinned.iter().find(|service| service.files.as_ref() == Some(files))
     }
 
-    /// Begins to load a model, unless another request has.
-    fn begin(self: &Arc<Self>, name: &str, files: ModelFiles) -> State {
+    /// A model that is loaded or being loaded, under a name that has been asked for. Of several the latest: a branch may
+    /// have come to stand for another file.
+    fn known(&self, name: &str) -> Option<State> {
         let mut entries = self.entries();
-        if let Some(entry) = entries.iter_mut().find(|entry| entry.id == files.id) {
-            entry.last_use = Instant::now();
+        // What ended without a word.
+        entries.retain(|entry| match &entry.state {
+            State::Ready(_) => true,
+            State::Loading(loading) => loading.borrow().is_some() || loading.has_changed().is_ok(),
+        });
+        Self::take_up(&mut entries, |entry| entry.is_called(name)).map(|entry| entry.state.clone())
+    }
+
+    /// The latest entry of these that answers. One whose engine has stopped is passed over, so that the model is loaded
+    /// anew.
+    fn take_up(entries: &mut [Entry], wanted: impl Fn(&Entry) -> bool) -> Option<&mut Entry> {
+        let entry = entries.iter_mut().rev().find(|entry| !entry.has_stopped() && wanted(entry))?;
+        entry.last_use = Instant::now();
+        Some(entry)
+    }
+
+    /// Begins to load a model, unless another request has, under whatever name.
+    fn begin(self: &Arc<Self>, name: &str, same: SameFiles, files: ModelFiles) -> State {
+        let mut entries = self.entries();
+        if let Some(entry) = Self::take_up(&mut entries, |entry| entry.files == same) {
             if !entry.is_called(name) {
                 entry.names.push(name.to_owned());
             }
@@ -133,31 +170,35 @@ impl OnDemand {
         let (outcome, loading) = watch::channel(None);
         let state = State::Loading(loading);
         let names = if name == files.id { Vec::new() } else { vec![name.to_owned()] };
-        let id = files.id.clone();
-        entries.push(Entry { id: id.clone(), names, state: state.clone(), last_use: Instant::now() });
+        let (id, last_use) = (files.id.clone(), Instant::now());
+        entries.push(Entry { id, files: same.clone(), names, state: state.clone(), last_use });
         let this = self.clone();
         // Not part of the request: a client that goes away leaves the model to the others who wait.
-        tokio::task::spawn_blocking(move || {
-            let loaded = this.load(files);
-            let mut entries = this.entries();
-            match &loaded {
-                Ok(service) => {
-                    if let Some(entry) = entries.iter_mut().find(|entry| entry.id == id) {
-                        entry.state = State::Ready(service.clone());
-                        entry.last_use = Instant::now();
-                    }
-                }
-                Err(_) => entries.retain(|entry| entry.id != id),
-            }
-            drop(entries);
-            outcome.send_replace(Some(loaded));
-        });
+        tokio::task::spawn_blocking(move || outcome.send_replace(Some(this.load(&same, files))));
         state
     }
 
-    /// Loads a model, making room for it.
-    fn load(&self, files: ModelFiles) -> Result<Arc<Service>, ApiError> {
+    /// Loads a model, making room for it; its entry is then ready, or gone.
+    fn load(&self, same: &SameFiles, files: ModelFiles) -> Result<Arc<Service>, ApiError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unload_stopped();
+        let loaded = self.start(files);
+        let mut entries = self.entries();
+        let is_this = |entry: &Entry| matches!(entry.state, State::Loading(_)) && entry.files == *same;
+        match &loaded {
+            Ok(service) => {
+                if let Some(entry) = entries.iter_mut().find(|entry| is_this(entry)) {
+                    entry.state = State::Ready(service.clone());
+                    entry.last_use = Instant::now();
+                }
+            }
+            Err(_) => entries.retain(|entry| !is_this(entry)),
+        }
+        loaded
+    }
+
+    /// Makes room for a model and starts it.
+    fn start(&self, files: ModelFiles) -> Result<Arc<Service>, ApiError> {
         let started = Instant::now();
         let served = self.library.open(files)?;
         let id = served.id.clone();
@@ -219,21 +260,36 @@ impl OnDemand {
         true
     }
 
-    /// Unloads what nobody has used for that long. Blocks until the memory is given back.
-    pub(crate) fn unload_unused(&self, after: Duration) {
-        let mut unused = Vec::new();
-        let mut entries = self.entries();
-        for mut entry in std::mem::take(&mut *entries) {
-            if entry.idle().is_none() {
-                entry.last_use = Instant::now();
-            }
-            let old = entry.last_use.elapsed() >= after;
-            if old { unused.push(entry) } else { entries.push(entry) }
-        }
-        drop(entries);
-        unused.into_iter().for_each(|entry| self.unload(entry));
+    /// Unloads those whose engines have stopped, as soon as the requests have gone that they failed.
+    fn unload_stopped(&self) {
+        self.unload_where(|entry| entry.has_stopped() && entry.idle().is_some());
     }
 
+    /// Unloads what nobody has used for that long. Blocks until the memory is given back.
+    pub(crate) fn unload_unused(&self, after: Duration) {
+        for entry in self.entries().iter_mut().filter(|entry| entry.idle().is_none()) {
+            entry.last_use = Instant::now();
+        }
+        // While one is being loaded this can wait for the next time.
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.unload_stopped();
+        self.unload_where(|entry| entry.idle().is_some() && entry.last_use.elapsed() >= after);
+    }
+
+    fn unload_where(&self, goes: impl Fn(&Entry) -> bool) {
+        let mut entries = self.entries();
+        let (gone, kept) = std::mem::take(&mut *entries).into_iter().partition(|entry| goes(entry));
+        *entries = kept;
+        drop(entries);
+        let gone: Vec<Entry> = gone;
+        gone.into_iter().for_each(|entry| self.unload(entry));
+    }
+
+    /// Gives the memory back of a model that nobody uses and that is no entry any more. The caller has the turn.
     fn unload(&self, entry: Entry) {
         let id = entry.id.clone();
         drop(entry);
@@ -252,18 +308,29 @@ impl OnDemand {
 
     /// Everything that can be asked for. Reads the cache's folders.
     pub(crate) fn list(&self) -> Vec<Listed> {
-        let shelved = self.library.list();
+        self.library.list().into_iter().map(|model| self.look_up(model)).collect()
+    }
+
+    /// A model of the library with what has become of it, under its own id: one of its files may be loaded under another.
+    fn look_up(&self, model: Shelved) -> Listed {
+        let Shelved { id, file, bytes, created } = model;
+        let pinned = self.pinned.iter().filter_map(|service| Some((service.files.as_ref()?, service)));
+        let pinned = pinned.filter(|(files, _)| files.begin_with(&file));
+        let mut loaded: Vec<(SameFiles, State)> =
+            pinned.map(|(files, service)| (files.clone(), State::Ready(service.clone()))).collect();
         let entries = self.entries();
-        let listed = |model: crate::library::Shelved| {
-            let state = entries.iter().find(|entry| entry.id == model.id).map(|entry| &entry.state);
-            let status = match state {
-                Some(State::Ready(service)) => return Listed::Loaded(service.clone()),
-                Some(State::Loading(_)) => "loading",
-                None => "unloaded",
-            };
-            Listed::Other { id: model.id, bytes: model.bytes, created: model.created, status }
+        let others = entries.iter().filter(|entry| entry.files.begin_with(&file));
+        loaded.extend(others.map(|entry| (entry.files.clone(), entry.state.clone())));
+        drop(entries);
+        // Only where there may be one: this looks through the repository's files again.
+        let same = if loaded.is_empty() { None } else { self.library.find(&id) };
+        let same = same.and_then(|files| SameFiles::of(&files));
+        let status = match loaded.into_iter().rev().find(|(files, _)| Some(files) == same.as_ref()) {
+            Some((_, State::Ready(service))) => return Listed::Loaded { id, service },
+            Some((_, State::Loading(_))) => "loading",
+            None => "unloaded",
         };
-        shelved.into_iter().map(listed).collect()
+        Listed::Other { id, bytes, created, status }
     }
 }
 
@@ -273,3 +340,6 @@ fn no_room(message: &str) -> ApiError {
         ..ApiError::status(StatusCode::SERVICE_UNAVAILABLE, "not_enough_memory", message)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ impl Registry {
 
     /// Everything that can be asked for, without loading any of it.
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, ApiError> {
-        let mut listed: Vec<Listed> = self.pinned.iter().cloned().map(Listed::Loaded).collect();
+        let mut listed: Vec<Listed> = self.pinned.iter().cloned().map(Listed::loaded).collect();
         if let Some(on_demand) = self.on_demand.clone() {
             let others = background::run(move || Ok(on_demand.list())).await?;
             // One may be pinned as well, under its file's name.
@@ -63,7 +63,7 @@ impl Registry {
     /// One of them.
     pub(crate) async fn describe(&self, name: &str) -> Result<Listed, ApiError> {
         if let Some(service) = self.pinned.iter().find(|service| service.is_called(name)) {
-            return Ok(Listed::Loaded(service.clone()));
+            return Ok(Listed::loaded(service.clone()));
         }
         self.list().await?.into_iter().find(|listed| listed.id() == name).ok_or_else(|| self.unknown())
     }

@@ -38,7 +38,8 @@ impl Server {
             Shared { options: Arc::new(options), metrics: Arc::default(), responses: Arc::default() };
         let library = shared.options.library.clone();
         let (pinned, left) = start_all(models, &shared)?;
-        let on_demand = library.map(|library| Arc::new(OnDemand::new(library, shared.clone(), left)));
+        let on_demand =
+            library.map(|library| Arc::new(OnDemand::new(library, shared.clone(), pinned.clone(), left)));
         Ok(Self { registry: Arc::new(Registry::new(shared, pinned, on_demand)) })
     }
 

@@ -20,6 +20,7 @@ use crate::limits::MAX_CHOICES;
 use crate::metrics::Metrics;
 use crate::openai::responses::Store;
 use crate::request_log::Record;
+use crate::same_files::SameFiles;
 use crate::{Error, ServedModel, ServerOptions};
 
 /// A model, ready to answer.
@@ -28,6 +29,8 @@ pub(crate) struct Service {
     pub(crate) id: String,
     /// What else requests may call it.
     pub(crate) names: Vec<String>,
+    /// What it was read from, where that is known.
+    pub(crate) files: Option<SameFiles>,
     pub(crate) options: Arc<ServerOptions>,
     pub(crate) model: Arc<AutoModelForCausalLM>,
     pub(crate) tokenizer: AutoTokenizer,
@@ -72,7 +75,7 @@ impl Service {
     /// # Errors
     /// [`Error::Model`] when the model with its caches does not fit.
     pub(crate) fn start(served: ServedModel, options: EngineOptions, shared: &Shared) -> Result<Self, Error> {
-        let ServedModel { id, names, model, tokenizer } = served;
+        let ServedModel { id, names, files, model, tokenizer } = served;
         let engine = Engine::new(model.model().clone(), options).map_err(gruff::Error::from)?;
         let memory = engine.memory().clone();
         let config = model.model().config();
@@ -87,6 +90,7 @@ impl Service {
         Ok(Self {
             id,
             names,
+            files,
             format: tokenizer.chat_template().map(OutputFormat::of).unwrap_or_default(),
             tokenizer,
             generation_config: model.generation_config().clone(),

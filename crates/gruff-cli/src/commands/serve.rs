@@ -163,7 +163,8 @@ impl Serve {
             }
             let model = self.compute.load(&self.source, &checkpoint, console)?;
             let id = self.alias.get(index).cloned().unwrap_or_else(|| model_id(name));
-            let served = ServedModel::new(id.clone(), Arc::new(model), tokenizer);
+            let served =
+                ServedModel::new(id.clone(), Arc::new(model), tokenizer).read_from(checkpoint.files());
             // Also under the name of the file that was chosen, where that names no folder of this machine.
             let files = checkpoint.files();
             Ok(match files.repo.is_some() && files.id != id {

@@ -13,8 +13,8 @@ use crate::on_demand::Listed;
 use crate::registry::Registry;
 
 fn model(listed: &Listed) -> Value {
-    let service = match listed {
-        Listed::Loaded(service) => service,
+    let (id, service) = match listed {
+        Listed::Loaded { id, service } => (id, service),
         Listed::Other { id, bytes, created, status } => {
             return json!({
                 "id": id,
@@ -28,7 +28,7 @@ fn model(listed: &Listed) -> Value {
     };
     let description = &service.description;
     json!({
-        "id": service.id,
+        "id": id,
         "object": "model",
         "created": service.created,
         "owned_by": "gruff",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gruff::floors::engine::EngineOptions;
-use gruff::{AutoModelForCausalLM, BUNDLED, Context, LoadOptions, MemoryPlan};
+use gruff::{AutoModelForCausalLM, BUNDLED, Context, LoadOptions, MemoryPlan, ModelFiles};
 use gruff_server::{Library, ServedModel, ServerOptions};
 use serde_json::{Value, json};
 
@@ -242,5 +242,51 @@ fn models_that_nobody_uses_are_unloaded_and_come_back() {
     let text = ask(&server, None)["choices"].clone();
     assert_eq!(ask(&server, Some(ONE))["choices"], text);
     assert_eq!(metric(&server, "gruff_model_loads_total"), 3);
+    server.wait();
+}
+
+#[test]
+#[cfg(unix)]
+fn one_file_is_loaded_once_whatever_it_is_called() {
+    use std::os::unix::fs::symlink;
+
+    // Two revisions of a repository that have the same file, as huggingface_hub keeps them.
+    let cache = tempfile::tempdir().unwrap();
+    let repo = cache.path().join("models--tiny--linked");
+    fs::create_dir_all(repo.join("blobs")).unwrap();
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::copy(file(), repo.join("blobs/abc")).unwrap();
+    for (branch, digit) in [("main", "1"), ("old", "2")] {
+        let commit = digit.repeat(40);
+        let snapshot = repo.join("snapshots").join(&commit);
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::write(repo.join("refs").join(branch), commit).unwrap();
+        symlink("../../blobs/abc", snapshot.join("m.gguf")).unwrap();
+    }
+    let [main, old] = ["tiny/linked:m.gguf", "tiny/linked@old:m.gguf"];
+    let loads = |server: &Running| metric(server, "gruff_model_loads_total");
+
+    let on_demand = server(&cache, 3.5, None);
+    for name in [old, main, "tiny/linked", &format!("tiny/linked@{}", "1".repeat(40))] {
+        assert_eq!(ask(&on_demand, Some(name))["model"], old, "{name}");
+        assert_eq!(loads(&on_demand), 1, "{name}");
+    }
+    assert_eq!((status(&on_demand, main), status(&on_demand, old)), ("loaded".into(), "loaded".into()));
+    assert_eq!(metric(&on_demand, "gruff_models_loaded"), 2);
+    on_demand.wait();
+
+    // One that stays answers for the cache's file, however its own path leads there.
+    let path = cache.path().join("elsewhere.gguf");
+    symlink(repo.join("blobs/abc"), &path).unwrap();
+    let id = path.display().to_string();
+    let files = ModelFiles { id, parts: vec![path], generation_config: None, repo: None, commit: None };
+    let library = Library::new(Some(cache.path().to_owned()), load_options()).unwrap();
+    let options = ServerOptions { library: Some(Arc::new(library)), ..ServerOptions::default() };
+    let pinned = ServedModel::new("mine", model(), tokenizer()).read_from(&files);
+    let server = Running::with(vec![pinned], options);
+    for name in [main, old, "tiny/linked:m.gguf"] {
+        assert_eq!((&ask(&server, Some(name))["model"], loads(&server)), (&json!("mine"), 0), "{name}");
+        assert_eq!(status(&server, name), "loaded");
+    }
     server.wait();
 }
