@@ -50,17 +50,19 @@ impl Generation {
                     self.record.first_token(time);
                 }
             }
-            Some((_, Update::Finished(_, usage))) => {
-                self.metrics.answer(usage, self.started.elapsed());
-                self.record.answer(usage);
-            }
             Some((_, Update::Failed(error))) => return Err(error.clone()),
-            Some((_, Update::Prompt(_))) | None => {}
+            Some((_, Update::Prompt(_) | Update::Finished(..))) | None => {}
         }
         Ok(next)
     }
 
-    /// Ends one answer; its [`Update::Finished`] still comes.
+    /// Counts an answer that has ended, by what its request is told of it.
+    pub(crate) fn ended(&self, usage: &Usage) {
+        self.metrics.answer(usage, self.started.elapsed());
+        self.record.answer(usage);
+    }
+
+    /// Ends one answer; its [`Update::Finished`] still comes, and before it tokens that were computed meanwhile.
     pub(crate) fn cancel(&self, choice: usize) {
         if let Some(cancelled) = self.cancelled.get(choice) {
             cancelled.store(true, Ordering::Release);
@@ -129,15 +131,30 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// `usage` of several answers to as many prompts as `prompts` says each was counted once for; `reasoning_tokens` of the
-/// answers were reasoning, where they are told from the others.
+/// The usage of an answer that ended with its token number `tokens`, whatever else was computed until the engine heard
+/// of it; the rate is what was measured.
+pub(crate) fn ended_with(tokens: usize, usage: Usage) -> Usage {
+    let new_tokens = tokens.min(usage.new_tokens);
+    let steps = |tokens: usize| tokens.saturating_sub(1) as f64;
+    // A single token takes no time behind the first.
+    let share = steps(new_tokens) / steps(usage.new_tokens).max(1.0);
+    Usage { new_tokens, decode_time: usage.decode_time.mul_f64(share), ..usage }
+}
+
+/// `usage` of several answers, `each` to one prompt after the other, of prompts that have `prompt_tokens` together;
+/// `reasoning_tokens` of the answers were reasoning, where they are told from the others.
+///
+/// A prompt's tokens are told once, however many answers it has. So its cached ones are those that were computed for none
+/// of its answers: all but one of them find what that one computed.
 pub(crate) fn usage(
     prompt_tokens: usize,
     usages: &[Usage],
+    each: usize,
     reasoning_tokens: Option<usize>,
 ) -> serde_json::Value {
     let completion: usize = usages.iter().map(|usage| usage.new_tokens).sum();
-    let cached = usages.iter().map(|usage| usage.cached_tokens).max().unwrap_or(0);
+    let saved = |answers: &[Usage]| answers.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
+    let cached: usize = usages.chunks(each.max(1)).map(saved).sum();
     let mut usage = serde_json::json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion,
@@ -197,5 +214,34 @@ mod tests {
         assert!(generation.next().await.unwrap().is_some());
         generation.deadline = Some(Instant::now());
         assert_eq!(generation.next().await.unwrap_err(), ApiError::timeout());
+    }
+
+    #[test]
+    fn cached_tokens_are_those_that_no_answer_computed() {
+        let with =
+            |cached_tokens| Usage { prompt_tokens: 9, cached_tokens, new_tokens: 2, ..Usage::default() };
+        let cached = |usages: &[Usage], each| {
+            usage(18, usages, each, None)["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        };
+        // One computes the prompt and the others share it.
+        assert_eq!(cached(&[with(0), with(8), with(8)], 3), 0);
+        // The second request finds it.
+        assert_eq!(cached(&[with(8), with(8), with(8)], 3), 8);
+        assert_eq!(cached(&[with(8), with(4), with(3), with(7)], 2), 7);
+        assert_eq!(cached(&[with(8), with(4), with(3), with(7)], 1), 22);
+        assert_eq!(cached(&[], 0), 0);
+    }
+
+    #[test]
+    fn tokens_behind_the_end_are_not_told() {
+        let measured = Usage { new_tokens: 11, decode_time: Duration::from_secs(10), ..Usage::default() };
+        let told = ended_with(6, measured);
+        assert_eq!((told.new_tokens, told.decode_time), (6, Duration::from_secs(5)));
+        assert_eq!(told.decode_per_second(), measured.decode_per_second());
+        assert_eq!(ended_with(11, measured), measured);
+        assert_eq!(ended_with(12, measured), measured);
+        assert_eq!(ended_with(0, measured).decode_time, Duration::ZERO);
+        let single = Usage { new_tokens: 1, ..measured };
+        assert_eq!(ended_with(0, single), Usage { new_tokens: 0, decode_time: Duration::ZERO, ..measured });
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use gruff::floors::engine::Request;
 use gruff::floors::text::Tokenizer;
 use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode};
-use gruff::{ChatOptions, GenerationConfig, Message, Usage};
+use gruff::{ChatOptions, FinishReason, GenerationConfig, Message, Usage};
 use serde_json::{Map, Value};
 
-use crate::answer::{Generation, TextReader, finish_reason};
+use crate::answer::{Generation, TextReader, ended_with, finish_reason};
 use crate::api_error::ApiError;
 use crate::background;
 use crate::engine_thread::Update;
@@ -304,6 +304,12 @@ impl ChatRun {
                 }
                 Update::Token(..) | Update::Prompt(_) => {}
                 Update::Finished(reason, usage) => {
+                    let (reason, usage) = match choice.over {
+                        // Whatever else was computed until the engine heard of it.
+                        true => (FinishReason::Cancelled, ended_with(choice.tokens, usage)),
+                        false => (reason, usage),
+                    };
+                    self.generation.ended(&usage);
                     let enough_calls = choice.over && choice.reader.stopped().is_none();
                     if !enough_calls {
                         choice.over = false;

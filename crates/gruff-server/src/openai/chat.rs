@@ -210,7 +210,7 @@ impl Answers {
                 "finish_reason": finish.reason,
             }));
         }
-        Ok(reply(&envelope.whole(choices, run.prompt_tokens, &usages, Some(reasoned))))
+        Ok(reply(&envelope.whole(choices, run.prompt_tokens, &usages, n, Some(reasoned))))
     }
 
     /// The response as chunks.
@@ -249,7 +249,7 @@ impl Answers {
                 Err(error) => return frames.data(&error.body()).await,
             }
         }
-        envelope.end(&frames, run.prompt_tokens, &usages, Some(reasoned)).await
+        envelope.end(&frames, run.prompt_tokens, &usages, n, Some(reasoned)).await
     }
 }
 

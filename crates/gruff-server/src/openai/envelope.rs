@@ -35,16 +35,17 @@ impl Envelope {
         }
     }
 
-    /// The response as one object.
+    /// The response as one object; `usages` are of `each` answers to one prompt after the other.
     pub(crate) fn whole(
         &self,
         choices: Vec<Value>,
         prompt_tokens: usize,
         usages: &[Usage],
+        each: usize,
         reasoning_tokens: Option<usize>,
     ) -> Value {
         let mut response = self.with_choices(Value::from(choices));
-        response["usage"] = usage(prompt_tokens, usages, reasoning_tokens);
+        response["usage"] = usage(prompt_tokens, usages, each, reasoning_tokens);
         if let [one] = usages {
             response["timings"] = timings(one);
         }
@@ -66,11 +67,12 @@ impl Envelope {
         frames: &Frames,
         prompt_tokens: usize,
         usages: &[Usage],
+        each: usize,
         reasoning_tokens: Option<usize>,
     ) -> Result<(), Gone> {
         if self.include_usage {
             let mut last = self.with_choices(json!([]));
-            last["usage"] = usage(prompt_tokens, usages, reasoning_tokens);
+            last["usage"] = usage(prompt_tokens, usages, each, reasoning_tokens);
             frames.data(&last).await?;
         }
         frames.raw("data: [DONE]\n\n".to_owned()).await

@@ -15,3 +15,4 @@ mod openapi;
 mod page;
 mod responses;
 mod tools;
+mod usage;

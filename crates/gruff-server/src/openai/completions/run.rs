@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use axum::response::Response;
-use gruff::Usage;
 use gruff::floors::text::{Detokenizer, Tokenizer};
+use gruff::{FinishReason, Usage};
 use serde_json::{Value, json};
 
-use crate::answer::{Generation, TextReader, finish_reason};
+use crate::answer::{Generation, TextReader, ended_with, finish_reason};
 use crate::api_error::ApiError;
 use crate::body::reply;
 use crate::engine_thread::Update;
@@ -44,6 +44,8 @@ pub(super) struct Choice {
     offsets: Offsets,
     /// Sum and count of its tokens' logprobs.
     score: (f64, usize),
+    /// Tokens of the answer, up to its end.
+    tokens: usize,
     /// The prompt has been repeated.
     echoed: bool,
     /// A stop string has been found, or nothing is to be told of the answer.
@@ -69,7 +71,8 @@ impl Choice {
     pub(super) fn new(tokenizer: &Tokenizer, reader: TextReader) -> Self {
         let detokenizer = Detokenizer::new(tokenizer, true).continuing();
         let (lists, score) = (Lists::default(), (0.0, 0));
-        Self { reader, lists, offsets: Offsets { detokenizer, at: 0 }, score, echoed: false, over: false }
+        let offsets = Offsets { detokenizer, at: 0 };
+        Self { reader, lists, offsets, score, tokens: 0, echoed: false, over: false }
     }
 
     /// Tells of the prompt before anything else.
@@ -164,6 +167,7 @@ impl Run {
             let mut end = None;
             match update {
                 Update::Token(id, details) if self.answers && !choice.over => {
+                    choice.tokens += 1;
                     if let Some(details) = details {
                         let logprob = TokenLogprob::new(&self.tokenizer, id, &details);
                         choice.score.0 += f64::from(details.logprob.unwrap_or_default());
@@ -180,17 +184,24 @@ impl Run {
                     }
                 }
                 Update::Token(..) | Update::Prompt(_) => {}
-                Update::Finished(_, usage) if !self.answers => {
-                    end = Some(("length", Usage { new_tokens: 0, ..usage }));
-                }
                 Update::Finished(reason, usage) => {
                     text += &choice.reader.finish();
-                    end = Some((finish_reason(reason), usage));
+                    end = Some(match (self.answers, choice.over) {
+                        (false, _) => ("length", ended_with(0, usage)),
+                        // Whatever else was computed until the engine heard of it.
+                        (true, true) => {
+                            (finish_reason(FinishReason::StopString), ended_with(choice.tokens, usage))
+                        }
+                        (true, false) => (finish_reason(reason), usage),
+                    });
                 }
                 Update::Failed(error) => return Err(error),
             }
             if text.is_empty() && end.is_none() {
                 continue;
+            }
+            if let Some((_, usage)) = &end {
+                self.generation.ended(usage);
             }
             let logprobs = if self.tells { choice.lists.take() } else { Value::Null };
             return Ok(Some(More { index, text, logprobs, end }));
@@ -218,7 +229,7 @@ impl Run {
             choices
                 .push(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}));
         }
-        Ok(reply(&self.envelope.whole(choices, self.prompt_tokens(), &usages, None)))
+        Ok(reply(&self.envelope.whole(choices, self.prompt_tokens(), &usages, self.each, None)))
     }
 
     /// The answers to give: of each prompt's those with the highest logprob per token, best first, where there are more
@@ -244,7 +255,7 @@ impl Run {
     }
 
     pub(super) async fn stream(mut self, frames: Frames) -> Result<(), Gone> {
-        let mut usages = Vec::with_capacity(self.choices.len());
+        let mut usages: Vec<Option<Usage>> = vec![None; self.choices.len()];
         loop {
             match frames.wait(self.next()).await? {
                 Ok(Some(More { index, text, logprobs, end })) => {
@@ -252,14 +263,17 @@ impl Run {
                     let choice =
                         json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason});
                     frames.data(&self.envelope.chunk(choice)).await?;
-                    usages.extend(end.map(|(_, usage)| usage));
+                    if let (Some(place), Some((_, usage))) = (usages.get_mut(index), end) {
+                        *place = Some(usage);
+                    }
                 }
-                Ok(None) if usages.len() == self.choices.len() => break,
-                Ok(None) => return frames.data(&ApiError::stopped().body()).await,
+                Ok(None) => break,
                 Err(error) => return frames.data(&error.body()).await,
             }
         }
-        self.envelope.end(&frames, self.prompt_tokens(), &usages, None).await
+        let usages: Option<Vec<Usage>> = usages.into_iter().collect();
+        let Some(usages) = usages else { return frames.data(&ApiError::stopped().body()).await };
+        self.envelope.end(&frames, self.prompt_tokens(), &usages, self.each, None).await
     }
 }
 
