@@ -52,7 +52,7 @@ impl PrefixCache {
         if past < PAGE_LEN.min(limit) || past == 0 {
             return None;
         }
-        let pages: Vec<u32> = path.iter().map(|id| self.node(*id).page).collect();
+        let pages: Vec<u32> = path.iter().map(|id| Some(self.node(*id)?.page)).collect::<Option<_>>()?;
         pool.share(&pages);
         Some(Hit { past, pages, version: self.version, path, state })
     }
@@ -79,7 +79,7 @@ impl PrefixCache {
             return None;
         }
         let (id, offset) = hit.state?;
-        self.node(id).snapshots.get(&offset).map(|held| &held.snapshot)
+        self.node(id)?.snapshots.get(&offset).map(|held| &held.snapshot)
     }
 
     fn longest(&self, root: NodeId, tokens: &[u32]) -> Found {
@@ -107,12 +107,12 @@ impl PrefixCache {
     /// The child of `parent` that the most of `rest` can be gone on from, and how much. Those that have the most in
     /// common are next to it in order.
     fn best_child(&self, parent: NodeId, rest: &[u32]) -> Option<(usize, NodeId)> {
-        let parent = self.node(parent);
+        let parent = self.node(parent)?;
         let before = parent.children_before(rest).rev().take(NEIGHBOURS);
         let behind = parent.children_from(rest).take(NEIGHBOURS);
         let usable = |(tokens, id): (&[u32], NodeId)| {
             let common = tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            let offset = if self.recurrent { self.node(id).last_snapshot(common)? } else { common };
+            let offset = if self.recurrent { self.node(id)?.last_snapshot(common)? } else { common };
             (offset > 0).then_some((offset, id))
         };
         before.chain(behind).filter_map(usable).max_by_key(|(offset, _)| *offset)

@@ -122,19 +122,19 @@ impl PrefixCache {
         self.clock += 1;
         let mut at = self.root(key);
         for (chunk, page) in tokens.chunks(PAGE_LEN).zip(pages) {
-            at = match self.find(at, chunk) {
-                Some(found) => {
-                    let own = self.node(found).page;
+            let found = self.find(at, chunk).and_then(|found| Some((found, self.node(found)?.page)));
+            at = match found {
+                Some((found, own)) => {
                     if own != *page && chunk.len() == PAGE_LEN {
                         pool.share(&[own]);
                         pool.give_back([std::mem::replace(page, own)]);
                     }
                     found
                 }
-                None => {
-                    pool.share(&[*page]);
-                    self.add(pool, at, chunk, *page)
-                }
+                None => match self.add(pool, at, chunk, *page) {
+                    Some(added) => added,
+                    None => return,
+                },
             };
             self.touch(at);
         }
@@ -155,12 +155,12 @@ impl PrefixCache {
             let Some(found) = self.find(at, chunk) else { return false };
             at = found;
         }
-        self.node(at).snapshots.contains_key(&offset_of(tokens.len()))
+        self.node(at).is_some_and(|node| node.snapshots.contains_key(&offset_of(tokens.len())))
     }
 
     /// Gives up the leaf that was not used for the longest time, of those whose page nobody else uses.
     pub(crate) fn evict(&mut self, pool: &mut Pool) -> bool {
-        let unused = |(_, id): &&(u64, NodeId)| !pool.is_shared(self.node(*id).page);
+        let unused = |(_, id): &&(u64, NodeId)| self.node(*id).is_some_and(|node| !pool.is_shared(node.page));
         let Some((_, id)) = self.leaves.iter().find(unused).copied() else { return false };
         self.remove(pool, id);
         true
@@ -168,7 +168,7 @@ impl PrefixCache {
 
     /// Gives up a leaf whose page is one of these, though others use it; `false` when there is none.
     pub(crate) fn give_up(&mut self, pool: &mut Pool, pages: &[u32]) -> bool {
-        let named = |(_, id): &&(u64, NodeId)| pages.contains(&self.node(*id).page);
+        let named = |(_, id): &&(u64, NodeId)| self.node(*id).is_some_and(|node| pages.contains(&node.page));
         let Some((_, id)) = self.leaves.iter().find(named).copied() else { return false };
         self.remove(pool, id);
         true
@@ -199,13 +199,14 @@ impl PrefixCache {
     }
 
     fn branch(&self, leaf: NodeId, root: NodeId) -> Option<Branch<'_>> {
-        let above = |id: &NodeId| self.node(*id).parent;
+        let above = |id: &NodeId| self.node(*id)?.parent;
         let mut path: Vec<NodeId> = std::iter::successors(Some(leaf), above).collect();
         if path.pop() != Some(root) {
             return None;
         }
         path.reverse();
-        let nodes = || path.iter().map(|id| self.node(*id));
+        let nodes: Vec<&Node> = path.iter().map(|id| self.node(*id)).collect::<Option<_>>()?;
+        let nodes = || nodes.iter();
         Some(Branch {
             tokens: nodes().flat_map(|node| node.tokens.iter().copied()).collect(),
             pages: nodes().map(|node| node.page).collect(),
@@ -220,8 +221,9 @@ impl PrefixCache {
             return false;
         }
         while self.stats.snapshot_bytes + bytes > self.budget {
-            let Some((_, id, offset)) = self.snapshots.first().copied() else { return false };
+            let Some((used, id, offset)) = self.snapshots.first().copied() else { return false };
             self.drop_snapshot(id, offset);
+            self.snapshots.remove(&(used, id, offset));
             self.stats.evicted_snapshots += 1;
             self.prune(pool, id);
         }
@@ -240,48 +242,50 @@ impl PrefixCache {
 
     /// The child that holds `chunk`: all of it, and no more where that fills a page.
     fn find(&self, parent: NodeId, chunk: &[u32]) -> Option<NodeId> {
-        let (tokens, id) = self.node(parent).children_from(chunk).next()?;
+        let (tokens, id) = self.node(parent)?.children_from(chunk).next()?;
         tokens.starts_with(chunk).then_some(id)
     }
 
-    /// A new leaf. One that holds a part of the same tokens is taken up into it.
-    fn add(&mut self, pool: &mut Pool, parent: NodeId, chunk: &[u32], page: u32) -> NodeId {
-        let shorter = self.node(parent).children_before(chunk).next_back();
+    /// A new leaf, one more owner of its page. One that holds a part of the same tokens is taken up into it.
+    fn add(&mut self, pool: &mut Pool, parent: NodeId, chunk: &[u32], page: u32) -> Option<NodeId> {
+        let shorter = self.node(parent)?.children_before(chunk).next_back();
         let shorter = shorter.filter(|(tokens, _)| chunk.starts_with(tokens)).map(|(_, id)| id);
         let used = self.clock;
+        pool.share(&[page]);
         let id = self.store(Node::leaf(parent, chunk, page, used));
         self.stats.pages += 1;
         self.leaves.insert((used, id));
-        let siblings = self.node_mut(parent);
+        let siblings = self.node_mut(parent)?;
         if siblings.children.is_empty() {
             let before = (siblings.used, parent);
             self.leaves.remove(&before);
         }
-        self.node_mut(parent).children.insert(chunk.into(), id);
-        if let Some(shorter) = shorter {
-            for (offset, held) in std::mem::take(&mut self.node_mut(shorter).snapshots) {
+        self.node_mut(parent)?.children.insert(chunk.into(), id);
+        if let Some((shorter, part)) = shorter.and_then(|shorter| Some((shorter, self.node_mut(shorter)?))) {
+            for (offset, held) in std::mem::take(&mut part.snapshots) {
                 self.snapshots.remove(&(held.used, shorter, offset));
                 self.snapshots.insert((held.used, id, offset));
-                self.node_mut(id).snapshots.insert(offset, held);
+                self.node_mut(id)?.snapshots.insert(offset, held);
             }
             self.unlink(pool, shorter);
         }
-        id
+        Some(id)
     }
 
     /// Keeps a snapshot behind the first `offset` tokens of a node.
     fn hold(&mut self, id: NodeId, offset: usize, snapshot: Snapshot) {
         self.drop_snapshot(id, offset);
         self.version += 1;
-        let used = self.clock;
+        let (used, bytes) = (self.clock, snapshot.bytes() as u64);
+        let Some(node) = self.node_mut(id) else { return };
+        node.snapshots.insert(offset, Held { snapshot, used });
         self.stats.snapshots += 1;
-        self.stats.snapshot_bytes += snapshot.bytes() as u64;
+        self.stats.snapshot_bytes += bytes;
         self.snapshots.insert((used, id, offset));
-        self.node_mut(id).snapshots.insert(offset, Held { snapshot, used });
     }
 
     fn drop_snapshot(&mut self, id: NodeId, offset: usize) {
-        if let Some(held) = self.node_mut(id).snapshots.remove(&offset) {
+        if let Some(held) = self.node_mut(id).and_then(|node| node.snapshots.remove(&offset)) {
             self.version += 1;
             self.snapshots.remove(&(held.used, id, offset));
             self.stats.snapshots -= 1;
@@ -292,7 +296,7 @@ impl PrefixCache {
     /// A node was used now.
     fn touch(&mut self, id: NodeId) {
         let clock = self.clock;
-        let node = self.node_mut(id);
+        let Some(node) = self.node_mut(id) else { return };
         let before = std::mem::replace(&mut node.used, clock);
         if self.leaves.remove(&(before, id)) {
             self.leaves.insert((clock, id));
@@ -302,7 +306,8 @@ impl PrefixCache {
     /// A snapshot was used now.
     fn touch_snapshot(&mut self, id: NodeId, offset: usize) {
         let clock = self.clock;
-        let Some(held) = self.node_mut(id).snapshots.get_mut(&offset) else { return };
+        let held = self.node_mut(id).and_then(|node| node.snapshots.get_mut(&offset));
+        let Some(held) = held else { return };
         let before = std::mem::replace(&mut held.used, clock);
         self.snapshots.remove(&(before, id, offset));
         self.snapshots.insert((clock, id, offset));
@@ -310,12 +315,12 @@ impl PrefixCache {
 
     /// Gives up a leaf, and what is above it of no more use.
     fn remove(&mut self, pool: &mut Pool, id: NodeId) {
-        let offsets: Vec<usize> = self.node(id).snapshots.keys().copied().collect();
+        let Some(node) = self.node(id) else { return };
+        let (parent, offsets) = (node.parent, node.snapshots.keys().copied().collect::<Vec<usize>>());
         self.stats.evicted_snapshots += offsets.len() as u64;
         for offset in offsets {
             self.drop_snapshot(id, offset);
         }
-        let parent = self.node(id).parent;
         self.unlink(pool, id);
         self.stats.evicted_pages += 1;
         if let Some(parent) = parent {
@@ -325,7 +330,7 @@ impl PrefixCache {
 
     /// Gives up a node without children and those above it, as far as no sequence can go on from them.
     fn prune(&mut self, pool: &mut Pool, mut id: NodeId) {
-        while let Some(node) = self.nodes[id].as_ref() {
+        while let Some(node) = self.node(id) {
             let useful = node.parent.is_some() && !(self.recurrent && node.snapshots.is_empty());
             if useful || !node.children.is_empty() {
                 return;
@@ -340,7 +345,7 @@ impl PrefixCache {
 
     /// Takes a childless node without snapshots out of the tree.
     fn unlink(&mut self, pool: &mut Pool, id: NodeId) {
-        let Some(node) = self.nodes[id].take() else { return };
+        let Some(node) = self.nodes.get_mut(id).and_then(Option::take) else { return };
         self.version += 1;
         self.vacant.push(id);
         self.leaves.remove(&(node.used, id));
@@ -350,7 +355,7 @@ impl PrefixCache {
         };
         pool.give_back([node.page]);
         self.stats.pages -= 1;
-        let above = self.node_mut(parent);
+        let Some(above) = self.node_mut(parent) else { return };
         above.children.remove(&node.tokens);
         if above.children.is_empty() && above.owns_page() {
             let leaf = (above.used, parent);
@@ -361,28 +366,23 @@ impl PrefixCache {
     fn store(&mut self, node: Node) -> NodeId {
         self.version += 1;
         match self.vacant.pop() {
-            Some(id) => {
+            Some(id) if id < self.nodes.len() => {
                 self.nodes[id] = Some(node);
                 id
             }
-            None => {
+            _ => {
                 self.nodes.push(Some(node));
                 self.nodes.len() - 1
             }
         }
     }
 
-    fn node(&self, id: NodeId) -> &Node {
-        match &self.nodes[id] {
-            Some(node) => node,
-            None => unreachable!("ids are of nodes in the tree"),
-        }
+    /// A node of the tree. Ids are always of one; if they ever are not, what it held is only not found.
+    fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id)?.as_ref()
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        match &mut self.nodes[id] {
-            Some(node) => node,
-            None => unreachable!("ids are of nodes in the tree"),
-        }
+    fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(id)?.as_mut()
     }
 }

@@ -211,3 +211,40 @@ fn a_hit_of_a_tree_that_has_changed_has_no_state() {
     bench.pool.give_back(pages);
     bench.check();
 }
+
+#[test]
+fn what_a_damaged_tree_has_lost_is_only_not_found() {
+    for recurrent in [false, true] {
+        for lost in 0..6 {
+            let mut bench = Bench::new(recurrent, 16, 1 << 20);
+            let tokens: Vec<u32> = (0..4 * PAGE_LEN as u32).collect();
+            let other: Vec<u32> =
+                tokens.iter().map(|token| if *token < 40 { *token } else { token + 1 }).collect();
+            for prompt in [&tokens, &other] {
+                bench.serve(prompt, None).unwrap();
+            }
+            // A node that others still speak of.
+            bench.tree.nodes[lost] = None;
+            let longer = [&tokens[..], &[7; PAGE_LEN]].concat();
+            for prompt in [&tokens[..], &other, &longer] {
+                assert!(bench.tree.reach(None, prompt) < prompt.len());
+                bench.tree.has_snapshot(None, prompt);
+                let hit = bench.tree.lookup(&mut bench.pool, None, prompt);
+                bench.tree.begun(hit.as_ref());
+                if let Some(hit) = hit {
+                    bench.tree.state(&hit);
+                    bench.pool.give_back(hit.pages);
+                }
+                let mut pages = bench.pool.take(prompt.len().div_ceil(PAGE_LEN)).unwrap_or_default();
+                let state = recurrent.then(|| snapshot(prompt.len()));
+                bench.tree.insert(&mut bench.pool, None, prompt, &mut pages, state);
+                bench.pool.give_back(pages);
+            }
+            bench.tree.branches();
+            bench.tree.evictable(&bench.pool);
+            while bench.tree.evict(&mut bench.pool) {}
+            bench.tree.clear(&mut bench.pool);
+            assert_eq!((bench.tree.stats().pages, bench.tree.audit()), (0, Ok(())));
+        }
+    }
+}
