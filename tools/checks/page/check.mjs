@@ -256,6 +256,8 @@ const checks = {
       await say(page, "some slow text");
       await page.waitForFunction(() => document.querySelector(".assistant").innerText.length > 100_000);
       assert.ok(Date.now() - start < 15_000, `${Date.now() - start} ms`);
+      const elements = await page.evaluate(() => document.querySelectorAll(".assistant *").length);
+      assert.ok(elements < 100_000, `${elements} elements`);
     });
   },
 

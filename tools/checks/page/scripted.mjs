@@ -25,6 +25,9 @@ export const SLOW = [
   `a|b\n-${" ".repeat(20000)}x`, `# ${" ".repeat(20000)}#x`, `\`\`\` ${" ".repeat(20000)}\`x`, "`".repeat(9999),
   "![".repeat(10000), "](".repeat(10000), "~~".repeat(10000), "<http://".repeat(5000), `| ${"a | ".repeat(5000)}\n|${"---|".repeat(5000)}`,
   "**a *b ".repeat(5000), "[a](b".repeat(5000), "http://".repeat(5000), `${"1. a\n\n".repeat(2000)}`,
+  // Short rows of wide tables: each would be filled up to the width of the head.
+  `${"|a".repeat(10000)}|\n${"|-".repeat(10000)}|\n${"|x\n".repeat(10000)}`,
+  `${"|a".repeat(150)}|\n${"|-".repeat(150)}|\n${"|x\n".repeat(10000)}`,
 ].join("\n\n");
 
 const MARKDOWN = `# Heading

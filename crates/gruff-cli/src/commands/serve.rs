@@ -223,8 +223,7 @@ impl Serve {
         };
         let mut api_keys = self.api_key.clone();
         if let Some(path) = &self.api_key_file {
-            let keys = read_file(path)?;
-            api_keys.extend(keys.lines().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned));
+            api_keys.extend(keys(&read_file(path)?));
             if api_keys.is_empty() {
                 return usage(format!("{} has no keys; write one a line", path.display()));
             }
@@ -254,6 +253,13 @@ impl Serve {
             ..ServerOptions::default()
         })
     }
+}
+
+/// The keys of a file, one a line. Some editors begin a file with a mark of its encoding and end lines in two characters;
+/// neither is part of a key.
+fn keys(file: &str) -> impl Iterator<Item = String> {
+    let lines = file.trim_start_matches('\u{feff}').lines();
+    lines.map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned)
 }
 
 /// What a model is called in requests: its id on the Hub, or a path's last part, so that no folder of this machine is
@@ -313,6 +319,15 @@ mod tests {
         for other in ["", "app.example", "https://", "https://app.example/", "https://a, https://b", "://x"] {
             assert!(!is_origin(other), "{other}");
         }
+    }
+
+    #[test]
+    fn keys_are_the_lines_of_a_file_whatever_editor_wrote_it() {
+        for file in ["one\ntwo", "one\r\ntwo\r\n", "\u{feff}one\r\n\r\n  two \r\n", "\u{feff}\n one\ntwo\n\n"]
+        {
+            assert_eq!(keys(file).collect::<Vec<_>>(), ["one", "two"], "{file:?}");
+        }
+        assert_eq!(keys("\u{feff}\r\n").count(), 0);
     }
 
     #[test]

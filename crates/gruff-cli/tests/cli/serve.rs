@@ -44,6 +44,32 @@ impl Served {
         answer
     }
 
+    /// The object that a request is answered with.
+    fn ask(&self, path: &str, body: &Value) -> Value {
+        let answer = self.post(path, body, "");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    /// A counter of `/metrics`.
+    fn metric(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
+    /// Asks it to end, and waits until it has.
+    #[cfg(unix)]
+    fn stop(mut self) {
+        let id = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+    }
+
     /// Ends it, and gives what it has said since the start.
     fn end(mut self) -> String {
         self.child.kill().unwrap();
@@ -101,6 +127,55 @@ fn a_log_for_people_is_text_and_without_one_there_is_none() {
         assert!(log.contains(part), "{part} is not in {log}");
     }
     assert_eq!(ask(&[]), "");
+}
+
+#[test]
+#[cfg(unix)]
+fn what_was_computed_survives_a_restart_where_there_is_a_folder_for_it() {
+    let gruff = Gruff::new();
+    let text = "The quick brown fox jumps over the lazy dog, and the dog looks at the fox. ".repeat(6);
+    let request = json!({"prompt": text, "max_tokens": 4, "temperature": 0});
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let ask = |arguments: &[&str]| {
+        let served = Served::start(&gruff, arguments);
+        let [first, second] = [(); 2].map(|()| served.ask("/v1/completions", &request));
+        assert_eq!(first["choices"], second["choices"], "the same with the cache and without");
+        let told = served.metric("gruff_cached_tokens_total");
+        assert_eq!(told, cached(&first) + cached(&second), "metrics say what usage says");
+        let text = first["choices"][0]["text"].as_str().unwrap().to_owned();
+        let prompt = first["usage"]["prompt_tokens"].as_u64().unwrap();
+        assert!(prompt > 350, "{first}");
+        let computed = prompt - cached(&first);
+        served.stop();
+        (text, computed, prompt - cached(&second))
+    };
+    let folder = ["--prefix-cache-dir", "kept"];
+    let (first, all, rest) = ask(&folder);
+    assert!(all > 350 && rest < 100, "{all} and {rest} tokens were computed");
+    assert!(gruff.path("kept").is_dir());
+    // The first request of the next process finds what the last one left.
+    let (again, computed, _) = ask(&folder);
+    assert_eq!(first, again);
+    assert!(computed < 100, "{computed} tokens were computed");
+    // Not without the folder, nor where files may take nothing or nothing is to be kept.
+    assert_eq!(ask(&[]), (first.clone(), all, rest));
+    let nowhere = ["--prefix-cache-dir", "other", "--prefix-cache-dir-mb", "0"];
+    assert_eq!((ask(&nowhere).1, ask(&nowhere).1), (all, all));
+    let nothing = [&folder[..], &["--prefix-cache-mb", "0"]].concat();
+    assert_eq!(ask(&nothing), (first, all, all));
+}
+
+#[test]
+fn a_file_of_keys_may_come_from_any_editor() {
+    let gruff = Gruff::new();
+    gruff.write("keys.txt", "\u{feff}one\r\ntwo\r\n");
+    let served = Served::start(&gruff, &["--api-key-file", "keys.txt"]);
+    for (key, status) in [("one", "200"), ("two", "200"), ("three", "401")] {
+        let header = format!("Authorization: Bearer {key}\r\n");
+        let answer = served.post("/tokenize", &json!({"content": "a"}), &header);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{key}: {answer}");
+    }
+    served.end();
 }
 
 #[test]

@@ -6,6 +6,10 @@ import { copy, el } from "./dom.js";
 
 /** Quotes and lists deeper than this are shown as text. */
 const DEEPEST = 12;
+/** A line with more bars than this heads no table, and a table has no more cells; what is beyond is shown as it is
+ * written. Each row has as many cells as the head, so that a short text could otherwise ask for millions. */
+const MOST_COLUMNS = 200;
+const MOST_CELLS = 10_000;
 /** How far a mark of emphasis looks for its end; an unclosed one costs no more than that. */
 const REACH = 1500;
 
@@ -90,6 +94,7 @@ function headingText(rest) {
 function isTable(head, delimiters) {
   if (!delimiters.includes("-") || !delimiters.includes("|")) return false;
   const found = cells(delimiters);
+  if (found.length > MOST_COLUMNS) return false;
   return found.every((cell) => DELIMITER.test(cell)) && found.length === cells(head).length;
 }
 
@@ -205,7 +210,8 @@ function table(lines, at) {
     el("tr", {}, ...head.map((_, i) => el(tag, { className: sides[i] }, ...inline(values[i] ?? ""))));
   let end = at + 2;
   const rows = [];
-  while (end < lines.length && lines[end].includes("|")) {
+  const most = Math.floor(MOST_CELLS / head.length);
+  while (end < lines.length && rows.length < most && lines[end].includes("|")) {
     rows.push(row("td", cells(lines[end])));
     end += 1;
   }
