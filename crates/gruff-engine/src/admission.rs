@@ -10,7 +10,14 @@ use crate::states::TokenStates;
 use crate::{Event, Result};
 
 impl Engine {
-    /// Moves waiting requests to the running ones, in the order of arrival, while there are slots for all of their
+    /// Takes a request to those that wait: behind the others of its client's round.
+    pub(crate) fn queue(&mut self, mut job: Job) {
+        job.round = self.rounds.next(job.request.client);
+        let before = self.waiting.iter().rposition(|other| other.round <= job.round);
+        self.waiting.insert(before.map_or(0, |before| before + 1), job);
+    }
+
+    /// Moves waiting requests to the running ones, in the order of their rounds, while there are slots for all of their
     /// sequences and pages for what they have to compute. Those begin with what the prefix cache holds of them; one
     /// that begins like a prompt which is being computed waits for that, and lets others pass.
     pub(crate) fn admit(&mut self) -> Result<()> {
@@ -27,6 +34,7 @@ impl Engine {
                 self.waiting.push_back(job);
                 break;
             }
+            self.rounds.begun(job.round);
             self.running.push(job);
         }
         self.waiting.append(&mut waiting);

@@ -13,6 +13,7 @@ use crate::keep::Keeper;
 use crate::pages::Pool;
 use crate::plan::MemoryPlan;
 use crate::prefix::PrefixCache;
+use crate::rounds::Rounds;
 use crate::scheduler::plan;
 use crate::{EngineOptions, EngineStats, Event, FinishReason, Request, RequestId, Result};
 
@@ -43,6 +44,8 @@ pub struct Engine {
     pub(crate) turn: usize,
     pub(crate) preemptions: u64,
     /// Sequences in the last step.
+    /// Whose turn it is among clients that wait.
+    pub(crate) rounds: Rounds,
     pub(crate) in_step: usize,
 }
 
@@ -88,6 +91,7 @@ impl Engine {
             model,
             options,
             memory,
+            rounds: Rounds::default(),
             caches,
         })
     }
@@ -171,7 +175,7 @@ impl Engine {
         let id = RequestId(self.next);
         let job = Job::new(id, request, self.memory.context)?;
         self.next += 1;
-        self.waiting.push_back(job);
+        self.queue(job);
         Ok(id)
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Job {
     pub(crate) members: Vec<Sequence>,
     /// Whether its prompts were looked for in files.
     pub(crate) looked_for: bool,
+    /// In which round of the waiting clients it is its client's turn.
+    pub(crate) round: u64,
 }
 
 impl Job {
@@ -51,7 +53,7 @@ impl Job {
             Mode::Separate { answers }
         };
         let guidance = request.guidance.as_ref().map(|guidance| guidance.scale);
-        Ok(Self { id, request, mode, guidance, members, looked_for: false })
+        Ok(Self { id, request, mode, guidance, members, looked_for: false, round: 0 })
     }
 
     /// Members that belong together: an answer, with its companion where there is one.

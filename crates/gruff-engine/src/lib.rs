@@ -17,6 +17,7 @@ mod pages;
 mod plan;
 mod prefix;
 mod request;
+mod rounds;
 mod sampling;
 mod scheduler;
 mod sequence;

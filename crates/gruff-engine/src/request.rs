@@ -22,6 +22,8 @@ pub struct Request {
     /// Where later prompts are likely to part from this one: positions before which a message begins, as
     /// `gruff_text::Tokenizer::message_borders` tells them. A hint: it changes what is cached, never an answer.
     pub borders: Vec<usize>,
+    /// Who asks. Requests of several clients that wait begin in turns, those of one in the order in which they came.
+    pub client: u64,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Tokens generated at most; `None` for as many as the context holds.
@@ -54,6 +56,7 @@ impl Request {
         Self {
             prompt,
             borders: Vec::new(),
+            client: 0,
             sampling: SamplingParams::default(),
             max_new_tokens: None,
             end_tokens: Vec::new(),

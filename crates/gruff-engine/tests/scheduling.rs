@@ -3,7 +3,7 @@
 mod adder;
 
 use adder::{Adder, Answers, expected, options, request};
-use gruff_engine::{Engine, EngineOptions, Event};
+use gruff_engine::{Engine, EngineOptions, Event, Request};
 
 #[test]
 fn a_long_prompt_makes_answers_wait_for_a_bounded_piece_of_it() {
@@ -121,4 +121,30 @@ fn a_prompt_waits_for_what_running_ones_still_have_to_take() {
         assert_eq!(answers.tokens[id], expected(prompt, 5));
     }
     assert_eq!(engine.stats().preemptions, 0, "nothing is computed twice");
+}
+
+#[test]
+fn one_request_of_a_client_does_not_wait_behind_the_hundred_of_another() {
+    let mut engine = Engine::new(Adder::new(true), options(256, 2)).unwrap();
+    let ask = |engine: &mut Engine, client| {
+        engine.submit(Request { client, ..request(&[client as u32; 20], 4) }).unwrap()
+    };
+    let many: Vec<_> = (0..100).map(|_| ask(&mut engine, 1)).collect();
+    let mut answers = Answers::default();
+    answers.step(&mut engine);
+    let one = ask(&mut engine, 2);
+    let two = ask(&mut engine, 2);
+    let mut order = Vec::new();
+    let run = engine.run(|event| {
+        if let Event::Finished { request, .. } = event {
+            order.push(*request);
+        }
+    });
+    run.unwrap();
+    let place = |id| order.iter().position(|other| *other == id).unwrap();
+    // Those that had begun end first, and then they take turns.
+    assert!(place(one) <= 3 && place(two) <= 5, "{} and {} of {}", place(one), place(two), order.len());
+    let places: Vec<_> = many.iter().map(|id| place(*id)).collect();
+    assert!(places.is_sorted_by(|a, b| *a < *b + 2), "each client's requests begin in their order");
+    assert_eq!(order.len(), 102);
 }

@@ -16,6 +16,7 @@ use crate::ServerOptions;
 use crate::anthropic::refusal;
 use crate::api_error::{ApiError, ErrorCode};
 use crate::background::{self, Held};
+use crate::client::{Client, Peer};
 use crate::ids;
 use crate::intake::{Intake, Room};
 use crate::metrics::Metrics;
@@ -52,12 +53,17 @@ impl Access {
         Self { options, metrics, room: Room::default(), workers: background::workers(), keys, loopback }
     }
 
-    fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Whether a request may be answered, and who asks: where there are several keys, whoever has that one, else
+    /// whoever has that address, since a key that all have tells nobody from others.
+    fn check(&self, path: &str, headers: &HeaderMap, peer: Option<Peer>) -> Result<Client, ApiError> {
         if self.loopback {
             check_host(headers)?;
         }
-        if self.keys.is_empty() || OPEN.contains(&path) || page::is_page(path) || self.shows_key(headers) {
-            return Ok(());
+        let key = self.key_shown(headers);
+        if self.keys.is_empty() || OPEN.contains(&path) || page::is_page(path) || key.is_some() {
+            let by_key = key.filter(|_| self.keys.len() > 1).map(Client::of_key);
+            let by_address = || peer.map(|peer| Client::of_address(peer.0));
+            return Ok(by_key.or_else(by_address).unwrap_or_default());
         }
         Err(ApiError {
             kind: "authentication_error",
@@ -69,20 +75,27 @@ impl Access {
         })
     }
 
-    /// Compares digests without telling by the time it takes how much of a key is right, or which.
-    fn shows_key(&self, headers: &HeaderMap) -> bool {
+    /// The number of the key that is shown, if one is. Compares digests without telling by the time it takes how much of
+    /// a key is right, or which.
+    fn key_shown(&self, headers: &HeaderMap) -> Option<usize> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.as_bytes().split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
         });
         let own = headers.get("x-api-key").map(HeaderValue::as_bytes);
-        bearer.into_iter().chain(own).fold(false, |right, shown| right | self.is_key(shown))
+        // Counted from one: nothing is below all of them.
+        let shown = bearer.into_iter().chain(own).map(|shown| self.number(shown));
+        shown.fold(0, usize::max).checked_sub(1)
     }
 
-    fn is_key(&self, shown: &[u8]) -> bool {
+    /// Which key it is, counted from one; 0 for none.
+    fn number(&self, shown: &[u8]) -> usize {
         let shown = Sha256::digest(shown);
         let equal = |key: &[u8; 32]| key.iter().zip(shown.iter()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
-        self.keys.iter().fold(false, |found, key| found | equal(key))
+        self.keys
+            .iter()
+            .zip(1..)
+            .fold(0, |found: usize, (key, number)| found.max(number * usize::from(equal(key))))
     }
 
     /// The origin to allow, if its pages may use the server.
@@ -123,7 +136,8 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         request.headers().get(&REQUEST_ID).filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
     let origin = access.origin(request.headers());
     let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let checked = access.check(request.uri().path(), request.headers());
+    let peer = request.extensions().get::<Peer>().copied();
+    let checked = access.check(request.uri().path(), request.headers(), peer);
     let preflight = method == Method::OPTIONS && origin.is_some();
     let record = Arc::<Record>::default();
     // Held until the answer begins and work for it has ended: what is made of a body takes memory too.
@@ -134,12 +148,12 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
         // A browser's question before the request comes without a key.
         _ if preflight => preflight_response(asked),
         Err(error) => refusal(request.uri().path(), error),
-        Ok(()) => {
+        Ok(client) => {
             let path = request.uri().path().to_owned();
             // A time that no clock can tell is none.
             let deadline = access.options.timeout.and_then(|timeout| begun.checked_add(timeout));
             let held = Held::new(share.clone(), access.workers.clone(), deadline);
-            let answer = record.clone().scope(held.scope(next.run(request)));
+            let answer = record.clone().scope(client.scope(held.scope(next.run(request))));
             // What knows better how to tell of it comes first.
             match deadline.and_then(|deadline| deadline.checked_add(GRACE)) {
                 None => answer.await,

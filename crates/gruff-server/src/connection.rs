@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Sleep;
 
+use crate::client::{FromPeer, Peer};
 use crate::limits::{MAX_HEAD, MAX_HEADERS};
 
 /// What a server bears of its connections.
@@ -63,8 +64,8 @@ pub(crate) async fn serve(
             () = &mut stop => break,
             next = next => next,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("a connection could not be accepted: {error}");
                 tokio::time::sleep(AFTER_FAULT).await;
@@ -76,6 +77,7 @@ pub(crate) async fn serve(
         let begun = Arc::new(AtomicBool::new(false));
         let stream = Patient { stream, begun: begun.clone(), reader: patience.reader, stuck: None };
         let service = TowerToHyperService::new(router.clone());
+        let service = FromPeer { service, peer: Peer(address.ip()) };
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
         let mut stopped = stopped.clone();
         tokio::spawn(async move {

@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use gruff::FinishReason;
 use gruff::Usage;
 use gruff::floors::engine::{Engine, EngineStats, Event, Request, RequestId, TokenDetails};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::api_error::ApiError;
 use crate::metrics::Metrics;
+use crate::queue::Place;
 
 /// What becomes of one answer.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Job {
     /// Set to cancel this answer alone.
     pub(crate) cancelled: Arc<AtomicBool>,
     /// Its place in the queue, until it ends: how slowly it is read is no matter of the engine's.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
+    pub(crate) place: Option<Place>,
 }
 
 impl Job {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use axum::http::StatusCode;
 use gruff::floors::engine::{Checker, Engine, EngineOptions, Request};
 use gruff::floors::text::chat::OutputFormat;
 use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConfig, MemoryPlan};
@@ -14,11 +13,13 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::answer::Generation;
 use crate::api_error::ApiError;
 use crate::background;
+use crate::client::Client;
 use crate::engine_thread::{EngineThread, Job};
 use crate::ids;
 use crate::limits::MAX_CHOICES;
 use crate::metrics::Metrics;
 use crate::openai::responses::Store;
+use crate::queue::Queue;
 use crate::request_log::Record;
 use crate::same_files::SameFiles;
 use crate::{Error, ServedModel, ServerOptions};
@@ -41,7 +42,7 @@ pub(crate) struct Service {
     pub(crate) memory: MemoryPlan,
     pub(crate) engine: EngineThread,
     checker: Checker,
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) queue: Queue,
     /// Whose texts are being embedded.
     pub(crate) embedding: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
@@ -100,7 +101,7 @@ impl Service {
             memory,
             checker: engine.checker(),
             engine: EngineThread::start(engine, shared.metrics.clone())?,
-            places: Arc::new(Semaphore::new(Self::places(&shared.options))),
+            queue: Queue::new(Self::places(&shared.options)),
             embedding: Arc::new(Semaphore::new(1)),
             options: shared.options.clone(),
             metrics: shared.metrics.clone(),
@@ -110,12 +111,12 @@ impl Service {
     }
 
     pub(crate) fn places(options: &ServerOptions) -> usize {
-        options.max_sequences.saturating_add(options.queue).clamp(1, Semaphore::MAX_PERMITS)
+        options.max_sequences.saturating_add(options.queue).max(1)
     }
 
     /// Answers that are being generated or wait for it.
     pub(crate) fn in_progress(&self) -> usize {
-        Self::places(&self.options).saturating_sub(self.places.available_permits())
+        self.queue.taken()
     }
 
     /// Whether a request's `model` means this one.
@@ -155,17 +156,14 @@ impl Service {
     /// Hands requests to the engine.
     pub(crate) fn begin(self: &Arc<Self>, requests: Vec<Request>) -> Result<Generation, ApiError> {
         let choices = requests.len();
-        let Ok(mut places) = self.places.clone().try_acquire_many_owned(choices as u32) else {
-            return Err(ApiError::status(
-                StatusCode::TOO_MANY_REQUESTS,
-                "queue_full",
-                "the server has as many requests as it can hold; come again",
-            ));
-        };
+        let client = Client::current();
+        let places = self.queue.take(client, choices)?;
         let (sender, updates) = unbounded_channel();
         let cancelled: Vec<Arc<AtomicBool>> = (0..choices).map(|_| Arc::default()).collect();
-        for (choice, (request, flag)) in requests.into_iter().zip(&cancelled).enumerate() {
-            let (updates, cancelled, place) = (sender.clone(), flag.clone(), places.split(1));
+        let answers = requests.into_iter().zip(&cancelled).zip(places);
+        for (choice, ((request, flag), place)) in answers.enumerate() {
+            let request = Request { client: client.0, ..request };
+            let (updates, cancelled, place) = (sender.clone(), flag.clone(), Some(place));
             self.engine.submit(Job { request, choice, updates, cancelled, place })?;
         }
         let started = Instant::now();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::api_error::ApiError;
 use crate::background;
 use crate::body::{self, reply};
+use crate::client::Client;
 use crate::limits::MAX_EMBEDDINGS;
 use crate::registry::Registry;
 use crate::service::Service;
@@ -144,13 +145,7 @@ pub(crate) async fn create(
         );
         return Err(ApiError::field("dimensions", message));
     }
-    let Ok(place) = service.places.clone().try_acquire_owned() else {
-        return Err(ApiError::status(
-            StatusCode::TOO_MANY_REQUESTS,
-            "queue_full",
-            "the server has as many requests as it can hold; come again",
-        ));
-    };
+    let place = service.queue.take(Client::current(), 1)?;
     // Work keeps its place, its turn and the model until it ends, also where the client has gone away.
     let reader = service.clone();
     let work = move || request.input.read(&reader).map(|texts| (texts, place));

@@ -121,3 +121,34 @@ fn counters_are_exact() {
     }
     server.wait();
 }
+
+#[test]
+fn one_request_does_not_wait_behind_the_many_of_another_client() {
+    let api_keys = ["busy", "other"].map(str::to_owned).into();
+    let server =
+        Running::start(ServerOptions { max_sequences: 1, queue: 15, api_keys, ..ServerOptions::default() });
+    let key = |key: &'static str| ("x-api-key", key);
+    let metric = |name: &str| -> usize {
+        let text = server.send("GET", "/metrics", &[key("other")], "").body;
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    };
+    let body = |number: usize| request(&format!("Tell me all about the number {number}."), 60).to_string();
+    let many: Vec<_> =
+        (0..16).map(|number| server.open("POST", PATH, &[KIND, key("busy")], &body(number))).collect();
+    let start = Instant::now();
+    while metric("gruff_answers_in_progress") + metric("gruff_answer_seconds_count") < 16 {
+        assert!(start.elapsed() < Duration::from_secs(60), "they did not all come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let before = metric("gruff_answer_seconds_count");
+    // All places are one client's, and it gets no more; another has some beyond them, and the next turn.
+    assert_eq!(server.send("POST", PATH, &[KIND, key("busy")], &body(16)).error(429)["code"], "queue_full");
+    server.send("POST", PATH, &[KIND, key("other")], &body(17)).ok();
+    let meanwhile = metric("gruff_answer_seconds_count") - before;
+    assert!(meanwhile <= 4, "{meanwhile} answers of 17 were given until its own was");
+    for stream in many {
+        Response::read(stream).ok();
+    }
+    server.wait();
+}
