@@ -5,6 +5,9 @@ use axum::response::{IntoResponse, Response};
 use gruff::floors::engine;
 use serde_json::{Value, json};
 
+/// The code of an error about a grammar that is too large.
+pub(crate) const GRAMMAR_SIZE: &str = "schema_too_large";
+
 /// An error that a client gets: a status, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -110,6 +113,9 @@ impl From<gruff::Error> for ApiError {
             gruff::Error::Template(error) => Self::field("messages", error.to_string()),
             gruff::Error::Tokenizer(error) => Self::bad_request(error.to_string()),
             gruff::Error::Engine(error) => Self::engine(error),
+            gruff::Error::GrammarSize(_) => {
+                Self { code: Some(GRAMMAR_SIZE), ..Self::field("response_format", error.to_string()) }
+            }
             // These messages begin with the field.
             gruff::Error::Option(message) => {
                 let field = message.split(':').next().unwrap_or_default();

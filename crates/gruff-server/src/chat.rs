@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use gruff::floors::engine::Request;
 use gruff::floors::text::Tokenizer;
-use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode};
+use gruff::floors::text::chat::{OutputEvent, OutputFormat, OutputParser, ReasoningMode, outline};
 use gruff::{ChatOptions, FinishReason, GenerationConfig, Message, Usage};
 use serde_json::{Map, Value};
 
 use crate::answer::{Generation, TextReader, ended_with, finish_reason};
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, GRAMMAR_SIZE};
 use crate::background;
 use crate::engine_thread::Update;
 use crate::form::{Form, MayBeCut};
@@ -109,17 +109,22 @@ impl Service {
     }
 
     /// The prompt and the engine's requests.
-    fn prepare(&self, mut job: ChatJob) -> Result<(ChatJob, Prompt, Vec<Request>), ApiError> {
+    fn prepare(&self, job: ChatJob) -> Result<(ChatJob, Prompt, Vec<Request>), ApiError> {
         let prompt = self.prompt(&job)?;
         let tokenizer = self.tokenizer.tokenizer();
-        job.config.constraint = job.form.constraint(
-            &self.format,
-            tokenizer,
-            &prompt.text,
-            &job.tools,
-            job.parallel_tool_calls,
-        )?;
-        let requests = self.requests(std::slice::from_ref(&prompt.ids), job.n, &job.config);
+        let ask = |form: &Form, tools: &[Value]| {
+            let many = job.parallel_tool_calls;
+            let constraint = form.constraint(&self.format, tokenizer, &prompt.text, tools, many)?;
+            let config = GenerationConfig { constraint, ..job.config.clone() };
+            self.requests(std::slice::from_ref(&prompt.ids), job.n, &config)
+        };
+        let mut requests = ask(&job.form, &job.tools);
+        if requests.as_ref().is_err_and(|error| error.code == Some(GRAMMAR_SIZE))
+            && let Some(form) = job.form.outlined()
+        {
+            let tools: Vec<Value> = job.tools.iter().map(outline).collect();
+            requests = ask(&form, &tools);
+        }
         let mut requests = match requests {
             Err(error) if !job.form.is_free() => return Err(job.form.blame(&self.model, &job.tools, error)),
             requests => requests?,

@@ -3,7 +3,7 @@
 use gruff::floors::engine::logits::{LogitsProcessor, TokenContext};
 use gruff::floors::engine::{Error as EngineError, FinishReason};
 use gruff::floors::text::Tokenizer;
-use gruff::floors::text::chat::{Demand, GrammarError, OutputFormat};
+use gruff::floors::text::chat::{Demand, GrammarError, OutputFormat, outline};
 use gruff::{AutoModelForCausalLM, Constraint};
 use serde_json::{Value, json};
 
@@ -34,6 +34,22 @@ impl Form {
     /// Whether anything at all may be the answer.
     pub(crate) fn is_free(&self) -> bool {
         self.schema.is_none() && self.calls == Calls::Free
+    }
+
+    /// The same with no more of the schemas of tools than outlines: calls that are asked for then name tools and arguments
+    /// that there are, and values have their types. `None` where schemas were promised to be followed.
+    pub(crate) fn outlined(&self) -> Option<Self> {
+        let outlines = |tools: &[Value]| -> Option<Vec<Value>> {
+            let promised =
+                tools.iter().any(|tool| tool.pointer("/function/strict") == Some(&Value::from(true)));
+            (!promised).then(|| tools.iter().map(outline).collect())
+        };
+        let calls = match &self.calls {
+            Calls::Free => Calls::Free,
+            Calls::Only(tools) => Calls::Only(outlines(tools)?),
+            Calls::Required(tools) => Calls::Required(outlines(tools)?),
+        };
+        Some(Self { schema: self.schema.clone(), calls })
     }
 
     /// The grammar of the answer behind a prompt; `None` where anything may be. `tools` are those that may be called.

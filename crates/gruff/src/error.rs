@@ -62,6 +62,9 @@ pub enum Error {
     /// A temporary file cannot be written.
     #[error("no temporary file can be written: {0}; make room, or set TMPDIR")]
     Scratch(#[source] std::io::Error),
+    /// A grammar that is too large, or allows too much at once.
+    #[error("constraint: {0}")]
+    GrammarSize(String),
     /// An option that cannot be honoured.
     #[error("{0}")]
     Option(String),

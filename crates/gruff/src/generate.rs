@@ -243,7 +243,8 @@ impl AutoModelForCausalLM {
     /// The processor that holds an answer to a constraint, for those who run an engine of their own.
     ///
     /// # Errors
-    /// [`Error::Option`] for a grammar that is not one or asks for what cannot be honoured.
+    /// [`Error::GrammarSize`] for one that is too large, [`Error::Option`] for a grammar that is not one or asks for what
+    /// cannot be honoured.
     pub fn constraint(&self, constraint: &Constraint) -> Result<Box<dyn LogitsProcessor>> {
         Ok(Box::new(self.grammars()?.compile(constraint)?))
     }

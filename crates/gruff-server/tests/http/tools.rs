@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use gruff::Constraint;
-use gruff::floors::text::chat::{Demand, OutputFormat, ToolCallFormat};
+use gruff::floors::text::chat::{Demand, OutputFormat, ToolCallFormat, outline};
 use serde_json::{Value, json};
 
 use crate::client::{Running, model, tokenizer};
@@ -216,5 +216,75 @@ fn hundreds_of_tools_and_large_schemas_compile() {
             }
             eprintln!("{format:?} {} tools: {:?}", tools.len(), start.elapsed());
         }
+    }
+}
+
+/// A tool with so many arguments that are objects, no two of which are alike.
+fn large_tool(count: usize, strict: bool) -> Value {
+    let object = |field: usize| {
+        let inner = json!({"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "string"}, "b": {"type": "array", "items": {"enum": ["one", "two", field]}},
+            format!("c{field}"): {"type": "integer"}}});
+        (format!("property_{field}"), inner)
+    };
+    let properties: serde_json::Map<String, Value> = (0..count).map(object).collect();
+    let parameters = json!({"type": "object", "properties": properties, "required": ["property_7"]});
+    json!({"type": "function", "function": {"name": "large", "strict": strict, "parameters": parameters}})
+}
+
+#[test]
+fn outlines_of_schemas_compile_that_are_too_large() {
+    let (model, tokenizer) = (model(), tokenizer());
+    let tools: Vec<Value> = vec![large_tool(400, false)];
+    let many: Vec<Value> = (0..300)
+        .map(|index| {
+            let mut tool = large_tool(8, false);
+            tool["function"]["name"] = json!(format!("tool_{index}"));
+            tool["function"]["parameters"]["properties"][format!("own_{index}")] =
+                json!({"type": "object", "properties": {format!("own_{index}"): {"type": "array"}}});
+            tool
+        })
+        .collect();
+    assert!(Value::from(many.clone()).to_string().len() > 300_000);
+    for format in [
+        ToolCallFormat::Hermes,
+        ToolCallFormat::Mistral,
+        ToolCallFormat::Xml,
+        ToolCallFormat::ArgumentTags,
+        ToolCallFormat::MiniMax,
+        ToolCallFormat::Dsml,
+        ToolCallFormat::Gemma,
+        ToolCallFormat::Lfm,
+    ] {
+        let format = OutputFormat { reasoning: None, tool_calls: Some(format) };
+        for tools in [&tools, &many] {
+            let outlines: Vec<Value> = tools.iter().map(outline).collect();
+            for demand in [
+                Demand::Calls { tools: &outlines, many: true },
+                Demand::MayCall { tools: &outlines, many: true },
+            ] {
+                let grammar = format.grammar(tokenizer.tokenizer(), "", demand).unwrap();
+                if let Err(error) = model.constraint(&Constraint::Lark(grammar)) {
+                    panic!("{format:?} {} tools: {error}", tools.len());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn schemas_too_large_for_a_grammar_are_followed_in_outline_unless_they_are_strict() {
+    let server = Running::shared();
+    let ask = |strict: bool, choice: &str| {
+        let fields = json!({"tools": [large_tool(450, strict)], "tool_choice": choice});
+        server.post(CHAT, &request(fields)).error(400)
+    };
+    // What is left to object to is that the bundled model has no room for so long a prompt.
+    for (strict, choice) in [(false, "required"), (false, "auto")] {
+        assert_eq!(ask(strict, choice)["code"], "context_length_exceeded", "{strict} {choice}");
+    }
+    for choice in ["required", "auto"] {
+        let error = ask(true, choice);
+        assert_eq!(error["code"], "schema_too_large", "{error}");
     }
 }

@@ -20,7 +20,7 @@ mod tool_calls;
 pub use chrono::NaiveDateTime;
 pub use continuation::Continuation;
 pub use error::TemplateError;
-pub use grammar::{Demand, GrammarError, guided};
+pub use grammar::{Demand, GrammarError, guided, outline};
 pub use message::{Message, ToolCall};
 pub use output::{OutputEvent, OutputFormat, OutputParser, ParsedCall, ParsedOutput};
 pub use reasoning::{Piece, ReasoningFormat, ReasoningMode, ReasoningParser, ReasoningSupport};

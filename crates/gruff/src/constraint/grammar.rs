@@ -47,11 +47,17 @@ impl Grammars {
     /// Compiles a grammar.
     ///
     /// # Errors
-    /// [`Error::Option`] for a grammar that is not one or asks for what cannot be honoured.
+    /// [`Error::GrammarSize`] for one that is too large, [`Error::Option`] for a grammar that is not one or asks for what
+    /// cannot be honoured.
     pub(crate) fn compile(&self, constraint: &Constraint) -> Result<Compiled> {
         let fail = |error: String| Error::Option(format!("constraint: {}", short(&error)));
-        let stack = limits::stack(constraint).map_err(fail)?;
-        let compile = || self.compile_here(constraint).map_err(fail);
+        let too_large = |error: String| Error::GrammarSize(short(&error));
+        let stack = limits::stack(constraint).map_err(too_large)?;
+        let compile = || {
+            let compiled = self.compile_here(constraint);
+            compiled
+                .map_err(|error| if limits::speaks_of_size(&error) { too_large(error) } else { fail(error) })
+        };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
             match thread.spawn_scoped(scope, compile).map(std::thread::ScopedJoinHandle::join) {

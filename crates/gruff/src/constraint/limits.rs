@@ -27,6 +27,14 @@ const BASE_STACK: usize = 4 << 20;
 /// Stack for every level, in bytes: several times what a build without optimisation was seen to use.
 const STACK_PER_LEVEL: usize = 16 << 10;
 
+/// What the compiler says of grammars that go beyond its limits.
+const OF_SIZE: [&str; 3] = ["too big", "fuel", "too many"];
+
+/// Whether an error of the compiler is about how large a grammar is, and not about what it says.
+pub(super) fn speaks_of_size(error: &str) -> bool {
+    OF_SIZE.iter().any(|words| error.contains(words))
+}
+
 /// The stack that compiling it may need, in bytes.
 ///
 /// # Errors

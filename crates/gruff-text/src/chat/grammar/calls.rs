@@ -8,10 +8,6 @@ use crate::chat::tool_calls::format::Syntax;
 use crate::chat::tool_calls::literals::{LiteralSyntax, QUOTE};
 use crate::chat::tool_calls::xml::XmlSyntax;
 
-/// Parameters of a function none of which is required, in formats with signs between them: each may be the first, so
-/// their grammar grows with the square.
-const MAX_OPTIONAL: usize = 200;
-
 /// A way to write calls: what begins them, and what follows it.
 struct Block {
     open: &'static str,
@@ -338,11 +334,6 @@ impl Writer<'_, '_> {
                 self.lark.named(&format!("{} {value}", quoted(&format!("{}{sign}", parameter.name))));
             if parameter.required { required.push(member) } else { optional.push(member) }
         }
-        if required.is_empty() && optional.len() > MAX_OPTIONAL {
-            let message =
-                format!("more than {MAX_OPTIONAL} parameters of which none is required are too many here");
-            return Err(function.fault(&message));
-        }
         let members = self.members(&required, &optional, if quotes { "," } else { ", " });
         let head = quoted(&format!("{}{}{open}", syntax.name, function.name));
         Ok(format!("{head} {members} {}", quoted(&close.to_string())))
@@ -357,13 +348,20 @@ impl Writer<'_, '_> {
         if !required.is_empty() {
             return format!("{}{}", required.join(&format!(" {sign} ")), behind(optional));
         }
-        // Any of them may be the first.
-        let from = |first: usize| {
-            let (member, rest) = (&optional[first], &optional[first + 1..]);
-            format!("{member}{}", behind(rest))
-        };
-        let each: Vec<String> = (0..optional.len()).map(from).collect();
-        if each.is_empty() { String::new() } else { format!("({})?", each.join(" | ")) }
+        // Any of them may be the first, and any of those behind it the next.
+        let (mut first, mut next): (Option<String>, Option<String>) = (None, None);
+        for member in optional.iter().rev() {
+            let from = self.lark.named(&format!("{member} {}", next.as_deref().unwrap_or_default()));
+            next = Some(match next {
+                Some(next) => self.lark.named(&format!("{sign} {from} | {next}")),
+                None => self.lark.named(&format!("({sign} {from})?")),
+            });
+            first = Some(match first {
+                Some(first) => self.lark.named(&format!("{from} | {first}")),
+                None => from,
+            });
+        }
+        first.map_or_else(String::new, |first| format!("({first})?"))
     }
 }
 

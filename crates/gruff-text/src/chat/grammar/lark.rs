@@ -1,5 +1,6 @@
 //! Writing a grammar.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -78,6 +79,8 @@ pub(super) struct Lark<'t> {
     tokenizer: &'t Tokenizer,
     rules: String,
     count: usize,
+    /// Rules that stand already, by what they say: tools have many parameters alike, and each rule has its price.
+    known: HashMap<String, String>,
 }
 
 /// A part of a mark: text, or a token that no text has.
@@ -88,7 +91,7 @@ enum Part {
 
 impl<'t> Lark<'t> {
     pub(super) fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, rules: TERMINALS.to_owned(), count: 0 }
+        Self { tokenizer, rules: TERMINALS.to_owned(), count: 0, known: HashMap::new() }
     }
 
     /// Whether a text is a token of its own that no other text has.
@@ -101,16 +104,21 @@ impl<'t> Lark<'t> {
         let _ = writeln!(self.rules, "{name}: {body}");
     }
 
-    /// Adds a rule under a name of its own.
+    /// Adds a rule, unless there is one that says the same. Gives its name.
     pub(super) fn named(&mut self, body: &str) -> String {
-        let name = self.fresh();
-        self.rule(&name, body);
-        name
+        self.once(format!(": {body}"))
     }
 
-    fn fresh(&mut self) -> String {
+    /// Adds a rule of what follows its name, unless there is one.
+    fn once(&mut self, rest: String) -> String {
+        if let Some(name) = self.known.get(&rest) {
+            return name.clone();
+        }
         self.count += 1;
-        format!("r{}", self.count)
+        let name = format!("r{}", self.count);
+        let _ = writeln!(self.rules, "{name}{rest}");
+        self.known.insert(rest, name.clone());
+        name
     }
 
     /// The expression for a text; special tokens in it are those tokens.
@@ -127,9 +135,8 @@ impl<'t> Lark<'t> {
         let parts = self.parts(mark);
         match parts.first() {
             Some(Part::Text(first)) => {
-                let name = self.fresh();
                 let body = body.unwrap_or("(?s:.*)").replace('/', "\\/");
-                let _ = writeln!(self.rules, "{name}[suffix={}]: /{body}/", quoted(first));
+                let name = self.once(format!("[suffix={}]: /{body}/", quoted(first)));
                 let rest = self.text(mark.get(first.len()..).unwrap_or_default());
                 format!("{name} {rest}")
             }

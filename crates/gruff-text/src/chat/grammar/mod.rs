@@ -13,6 +13,7 @@ use super::{OutputFormat, ReasoningFormat};
 use crate::Tokenizer;
 use lark::Lark;
 pub use lark::guided;
+pub use parameters::outline;
 
 /// What an answer has to be, behind its reasoning.
 #[derive(Debug, Clone, Copy)]

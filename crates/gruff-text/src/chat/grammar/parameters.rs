@@ -101,11 +101,6 @@ impl Function {
         Ok(each)
     }
 
-    /// Something about it that cannot be honoured.
-    pub(super) fn fault(&self, message: &str) -> GrammarError {
-        GrammarError::tool(self.place, message)
-    }
-
     /// A part of the schema that still finds what it refers to.
     fn with_definitions(&self, schema: &Value) -> Value {
         let mut schema = match schema {
@@ -118,6 +113,64 @@ impl Function {
             }
         }
         Value::Object(schema)
+    }
+}
+
+/// Values of an enumeration that an outline keeps.
+const OUTLINED_VALUES: usize = 32;
+
+/// A tool, as given to a template, with no more of its schema than an outline: which arguments there are, which of them
+/// are required, and the type of each. Grammars of outlines are small however large the schemas are.
+pub fn outline(tool: &Value) -> Value {
+    let mut outlined = tool.clone();
+    let function = match outlined.get_mut("function") {
+        Some(function) => function,
+        None => &mut outlined,
+    };
+    if let Some(parameters) = function.get_mut("parameters").filter(|parameters| parameters.is_object()) {
+        *parameters = outline_of_object(parameters);
+    }
+    outlined
+}
+
+fn outline_of_object(parameters: &Value) -> Value {
+    // What these say cannot be left out in part.
+    if WHOLE.iter().any(|keyword| parameters.get(keyword).is_some()) {
+        return json!({"type": "object", "additionalProperties": true});
+    }
+    let mut fields = Map::new();
+    for key in ["type", "required"] {
+        fields.extend(parameters.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    if let Some(properties) = parameters.get("properties").and_then(Value::as_object) {
+        let outlined =
+            properties.iter().map(|(name, schema)| (name.clone(), outline_of_value(parameters, schema)));
+        fields.insert("properties".to_owned(), Value::Object(outlined.collect()));
+    }
+    match parameters.get("additionalProperties") {
+        None => {}
+        Some(Value::Bool(open)) => drop(fields.insert("additionalProperties".to_owned(), Value::from(*open))),
+        Some(_) => drop(fields.insert("additionalProperties".to_owned(), Value::from(true))),
+    }
+    Value::Object(fields)
+}
+
+/// The type of a value, and its values where there are few.
+fn outline_of_value(whole: &Value, schema: &Value) -> Value {
+    let schema = resolved(whole, schema);
+    let is_plain = |value: &Value| !value.is_array() && !value.is_object();
+    if let Some(only) = schema.get("const").filter(|only| is_plain(only)) {
+        return json!({"const": only});
+    }
+    let few = |values: &&Vec<Value>| values.len() <= OUTLINED_VALUES && values.iter().all(is_plain);
+    if let Some(values) = schema.get("enum").and_then(Value::as_array).filter(few) {
+        return json!({"enum": values});
+    }
+    match schema.get("type") {
+        Some(kind) if ["anyOf", "oneOf"].iter().all(|key| schema.get(key).is_none()) => json!({"type": kind}),
+        // What may be a text is read as one.
+        _ if names(schema, "string") => json!({"type": "string"}),
+        _ => json!({}),
     }
 }
 
@@ -173,6 +226,33 @@ fn pattern(schema: &Value) -> Option<String> {
         (least, most) => {
             let most = most.map(|most| most.to_string()).unwrap_or_default();
             Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outlines_keep_names_and_types() {
+        let tool = |parameters: Value| json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let many: Vec<usize> = (0..100).collect();
+        let whole = json!({"type": "object", "description": "d", "required": ["a"], "additionalProperties": {"type": "string"},
+            "$defs": {"x": {"type": "array", "items": {"type": "integer"}}}, "properties": {
+            "a": {"type": "string", "pattern": "^a+$", "maxLength": 9}, "b": {"$ref": "#/$defs/x"}, "c": {"enum": ["u", null]},
+            "d": {"enum": many, "type": "integer"}, "e": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            "f": {"anyOf": [{"type": "object"}, {"type": "null"}]}, "g": {"const": 3}, "h": {"type": ["object", "null"], "properties": {}}}});
+        let outlined = json!({"type": "object", "required": ["a"], "additionalProperties": true, "properties": {
+            "a": {"type": "string"}, "b": {"type": "array"}, "c": {"enum": ["u", null]}, "d": {"type": "integer"},
+            "e": {"type": "string"}, "f": {}, "g": {"const": 3}, "h": {"type": ["object", "null"]}}});
+        assert_eq!(outline(&tool(whole)), tool(outlined));
+        let either = json!({"anyOf": [{"type": "object"}], "type": "object"});
+        assert_eq!(outline(&tool(either)), tool(json!({"type": "object", "additionalProperties": true})));
+        for same in
+            [json!({"type": "function", "function": {"name": "f"}}), json!({"name": "f", "parameters": {}})]
+        {
+            assert_eq!(outline(&same), same);
         }
     }
 }
