@@ -61,8 +61,12 @@ impl Engine {
             .sum();
         // Running sequences still have to take what their tokens need, and each may soon need one more.
         let needed = needed + self.running.iter().map(Job::owed_pages).sum::<usize>();
-        let free = self.pages.available();
-        if !self.running.is_empty() && needed > free && needed > free + self.prefix.evictable(&self.pages) {
+        let has_room = |engine: &Self| {
+            let free = engine.pages.available();
+            needed <= free || needed <= free + engine.prefix.evictable(&engine.pages)
+        };
+        let fits = self.running.is_empty() || has_room(self) || (self.give_up_saving() && has_room(self));
+        if !fits {
             hits.into_iter().flatten().for_each(|hit| self.pages.give_back(hit.pages));
             return Ok(false);
         }
@@ -118,6 +122,7 @@ impl Engine {
             } else if !self.prefix.evict(&mut self.pages)
                 // A copy is not needed where the tree is the other owner, and lets go.
                 && !self.prefix.give_up(&mut self.pages, &copied)
+                && !self.give_up_saving()
             {
                 let youngest = self.running.len() - 1;
                 if youngest == 0 {

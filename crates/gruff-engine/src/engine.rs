@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gruff_models::{CacheOptions, Caches, Model};
 
 use crate::check::Checker;
-use crate::disk::DiskCache;
+use crate::disk::{DiskCache, Saving};
 use crate::error::refuse;
 use crate::job::Job;
 use crate::keep::Keeper;
@@ -37,15 +37,19 @@ pub struct Engine {
     pub(crate) prefix: PrefixCache,
     pub(crate) keeper: Keeper,
     pub(crate) disk: Option<DiskCache>,
+    /// A file that is being written.
+    pub(crate) saving: Option<Saving>,
+    /// Of the prefix cache, when all of it that is worth it was in files.
+    pub(crate) saved_version: Option<u64>,
     /// Of the model, when what the prefix cache holds was computed.
     pub(crate) revision: u64,
     next: u64,
+    /// Whose turn it is among clients that wait.
+    pub(crate) rounds: Rounds,
     /// Counts steps.
     pub(crate) turn: usize,
     pub(crate) preemptions: u64,
     /// Sequences in the last step.
-    /// Whose turn it is among clients that wait.
-    pub(crate) rounds: Rounds,
     pub(crate) in_step: usize,
 }
 
@@ -83,15 +87,17 @@ impl Engine {
             prefix: PrefixCache::new(keeper.recurrent, keeper.snapshot_budget),
             keeper,
             disk,
+            saving: None,
+            saved_version: None,
             revision: model.revision(),
             next: 0,
+            rounds: Rounds::default(),
             turn: 0,
             preemptions: 0,
             in_step: 0,
             model,
             options,
             memory,
-            rounds: Rounds::default(),
             caches,
         })
     }
@@ -143,6 +149,7 @@ impl Engine {
         self.prefix.audit()?;
         let members = || self.running.iter().chain(&self.waiting).flat_map(|job| &job.members);
         let pages = members().flat_map(|member| member.pages.iter().copied()).chain(self.prefix.pages());
+        let pages = pages.chain(self.saving.iter().flat_map(|saving| saving.pages().iter().copied()));
         for (what, pool, held) in [
             ("page", &self.pages, pages.collect::<Vec<u32>>()),
             ("slot", &self.slots, members().filter_map(|member| member.slot).collect()),

@@ -1,8 +1,11 @@
 //! When what sequences hold goes into the prefix cache.
 
+use std::time::Duration;
+
 use gruff_kernels::{CHUNK, PAGE_LEN};
 use gruff_models::CachePlan;
 
+use crate::disk::Progress;
 use crate::engine::Engine;
 use crate::job::{Job, Mode};
 use crate::prefix::Hit;
@@ -110,6 +113,7 @@ impl Engine {
     pub(crate) fn refresh(&mut self) {
         let revision = self.model.revision();
         if revision != self.revision {
+            self.give_up_saving();
             self.prefix.clear(&mut self.pages);
             self.revision = revision;
         }
@@ -158,11 +162,67 @@ impl Engine {
 
     /// Writes what is kept to files, where there is a folder for it.
     fn save(&mut self) {
+        self.end_saving();
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model))
             && self.model.revision() == self.revision
         {
             disk.write(&self.prefix.branches(), &self.caches);
         }
+    }
+
+    /// Writes a little of what is kept to files, where there is a folder for it and something that is worth a file: copies
+    /// a page at most and leaves the rest to a thread. Whoever has nothing else to do calls it until it gives `None`, each
+    /// time after the pause that it gives, and who has calls it once a step; without that, files are written at the end
+    /// alone.
+    pub fn save_some(&mut self) -> Option<Duration> {
+        let Some(saving) = &mut self.saving else { return self.begin_saving().then_some(Duration::ZERO) };
+        let (progress, pages) = saving.go_on(&self.caches);
+        self.pages.give_back(pages);
+        match progress {
+            Progress::Goes(pause) => Some(pause),
+            Progress::Ended => {
+                self.end_saving();
+                Some(Duration::ZERO)
+            }
+            Progress::Void => {
+                self.give_up_saving();
+                Some(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Whether a file is being written.
+    pub fn is_saving(&self) -> bool {
+        self.saving.is_some()
+    }
+
+    fn begin_saving(&mut self) -> bool {
+        let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model)) else { return false };
+        // What was looked at and found to be in files is not looked at again.
+        let version = self.prefix.version();
+        if self.model.revision() != self.revision || self.saved_version == Some(version) {
+            return false;
+        }
+        self.saving = disk.begin(self.prefix.branches(), self.keeper.recurrent);
+        match &self.saving {
+            Some(saving) => self.pages.share(saving.pages()),
+            None => self.saved_version = Some(version),
+        }
+        self.saving.is_some()
+    }
+
+    /// Takes in a file that is written, or as much of one as there was.
+    fn end_saving(&mut self) {
+        let Some((saving, disk)) = self.saving.take().zip(self.disk.as_mut()) else { return };
+        let pages = disk.end(saving);
+        self.pages.give_back(pages);
+    }
+
+    /// Gives up a file that still needs pages, for those who need them more; `false` where there is none.
+    pub(crate) fn give_up_saving(&mut self) -> bool {
+        let Some(saving) = self.saving.take_if(|saving| !saving.pages().is_empty()) else { return false };
+        self.pages.give_back(saving.give_up());
+        true
     }
 
     /// Whether a request had better wait, since another one is computing what it begins with.

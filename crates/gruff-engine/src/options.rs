@@ -50,7 +50,8 @@ pub struct EngineOptions {
     /// own: `None` for a default (of a model with recurrent state as much as keys and values take, for snapshots of
     /// it; else nothing more), 0 to keep nothing.
     pub prefix_cache: Option<u64>,
-    /// Where the prefix cache is written to when the engine ends, and read from when a prompt begins like what is there;
+    /// Where the prefix cache is written to when the engine ends (and before, by
+    /// [`Engine::save_some`](crate::Engine::save_some)), and read from when a prompt begins like what is there;
     /// `None` for nowhere.
     pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Memory that may be used, in bytes; `None` for what the system has available.

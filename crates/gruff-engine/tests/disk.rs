@@ -5,7 +5,7 @@ mod adder;
 use std::path::{Path, PathBuf};
 
 use adder::{Adder, Answers, expected, options, request};
-use gruff_engine::{Engine, EngineOptions, Guidance, PrefixCacheFolder, Request};
+use gruff_engine::{Context, Engine, EngineOptions, Guidance, PrefixCacheFolder, Request};
 use gruff_kernels::KvDtype;
 use gruff_models::Model;
 
@@ -204,4 +204,110 @@ fn what_a_killed_process_was_writing_is_removed() {
     }
     drop(Engine::new(model, with(folder.path(), 1 << 30)).unwrap());
     assert!(!old.exists() && new.exists() && whole.exists(), "another process may still be at the new one");
+}
+
+/// Writes all that is worth it, as whoever has nothing else to do.
+fn save_all(engine: &mut Engine) {
+    while let Some(pause) = engine.save_some() {
+        engine.audit().unwrap();
+        std::thread::sleep(pause);
+    }
+    assert!(!engine.is_saving());
+    engine.audit().unwrap();
+}
+
+#[test]
+fn what_is_kept_is_written_while_the_engine_runs() {
+    for recurrent in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = Adder::new(recurrent);
+        let prompt = text(1, 700);
+        // Room for every state that there is.
+        let options = || EngineOptions { prefix_cache: Some(1 << 24), ..with(folder.path(), 1 << 30) };
+        let mut engine = Engine::new(model.clone(), options()).unwrap();
+        ask(&mut engine, &prompt);
+        assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+        save_all(&mut engine);
+        let [written] = files(folder.path()).try_into().unwrap();
+        // A little more is not worth another file.
+        ask(&mut engine, &text(1, 790));
+        save_all(&mut engine);
+        assert_eq!(files(folder.path()), std::slice::from_ref(&written));
+        // Much more is, in the place of the one that has a part of it.
+        let longer = [&prompt[..], &expected(&prompt, 5), &text(3, 500)].concat();
+        ask(&mut engine, &longer);
+        save_all(&mut engine);
+        let [grown] = files(folder.path()).try_into().unwrap();
+        assert_ne!(grown, written);
+        // It is killed.
+        std::mem::forget(engine);
+        let mut engine = Engine::new(model.clone(), options()).unwrap();
+        assert_eq!(ask(&mut engine, &prompt), if recurrent { 670 } else { 699 });
+        assert!(ask(&mut engine, &longer) >= if recurrent { 1170 } else { 1200 });
+        // What was written and has not changed is not written again at the end.
+        save_all(&mut engine);
+        let before = files(folder.path());
+        let modified = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+        let times: Vec<_> = before.iter().map(modified).collect();
+        drop(engine);
+        assert_eq!(before.iter().map(modified).collect::<Vec<_>>(), times);
+    }
+}
+
+#[test]
+fn requests_go_before_files_that_are_being_written() {
+    for recurrent in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = Adder::new(recurrent);
+        // 32 pages, most of which the first prompt takes and then the second needs.
+        let context = Context::Tokens(1024);
+        let few = EngineOptions { context, max_sequences: 1, ..with(folder.path(), 1 << 30) };
+        let mut engine = Engine::new(model.clone(), few).unwrap();
+        ask(&mut engine, &text(1, 700));
+        for _ in 0..3 {
+            assert!(engine.save_some().is_some());
+        }
+        assert!(engine.is_saving());
+        assert_eq!(ask(&mut engine, &text(2, 900)), 0);
+        assert!(!engine.is_saving());
+        assert_eq!(engine.stats().preemptions, 0);
+        engine.audit().unwrap();
+        // Nothing of it is left.
+        let start = std::time::Instant::now();
+        while !files(folder.path()).is_empty() {
+            assert!(start.elapsed().as_secs() < 60, "{:?}", files(folder.path()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // One that is not whole when the engine ends is written with the rest.
+        assert!(engine.save_some().is_some() && engine.save_some().is_some());
+        drop(engine);
+        let [written] = files(folder.path()).try_into().unwrap();
+        assert!(written.extension().is_some());
+        let mut engine = Engine::new(model, with(folder.path(), 1 << 30)).unwrap();
+        assert!(ask(&mut engine, &text(2, 900)) > 800);
+    }
+}
+
+#[test]
+fn what_was_used_last_keeps_its_file_where_there_is_room_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Adder::new(false);
+    ask(&mut Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap(), &text(1, 500));
+    let [first] = files(folder.path()).try_into().unwrap();
+    let one = first.metadata().unwrap().len();
+    let mut engine = Engine::new(model.clone(), with(folder.path(), one + one / 2)).unwrap();
+    for seed in [2, 3] {
+        ask(&mut engine, &text(seed, 500));
+    }
+    save_all(&mut engine);
+    std::mem::forget(engine);
+    assert_eq!(files(folder.path()).len(), 1);
+    let mut engine = Engine::new(model.clone(), with(folder.path(), one + one / 2)).unwrap();
+    assert_eq!(ask(&mut engine, &text(3, 500)), 499);
+    // Where there is room for none, none is written.
+    let other = tempfile::tempdir().unwrap();
+    let mut engine = Engine::new(model, with(other.path(), one / 2)).unwrap();
+    ask(&mut engine, &text(1, 500));
+    assert_eq!(engine.save_some(), None);
+    assert_eq!(files(other.path()), Vec::<PathBuf>::new());
 }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use gruff::FinishReason;
 use gruff::Usage;
@@ -15,6 +16,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::api_error::ApiError;
 use crate::metrics::Metrics;
 use crate::queue::Place;
+
+/// How long an engine has had nothing to do when it begins to write files: as a rule the next request comes at once or
+/// takes its time.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether something is to be written while there is work.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 /// What becomes of one answer.
 #[derive(Clone, Debug)]
@@ -67,7 +75,7 @@ impl EngineThread {
         let stats = Arc::new(Mutex::new(engine.stats()));
         let told = stats.clone();
         let thread = std::thread::Builder::new().name("gruff-engine".to_owned()).spawn(move || {
-            let mut state = State { engine, jobs: HashMap::new(), metrics, told };
+            let mut state = State { engine, jobs: HashMap::new(), metrics, told, saved: Instant::now() };
             // Whatever goes wrong in a step, the senders are dropped, so that every request hears of the end.
             let ended = catch_unwind(AssertUnwindSafe(|| state.run(&receiver)));
             flag.store(false, Ordering::Release);
@@ -117,6 +125,8 @@ struct State {
     jobs: HashMap<RequestId, Job>,
     metrics: Arc<Metrics>,
     told: Arc<Mutex<EngineStats>>,
+    /// When it was last looked whether something is to be written to files while there is work.
+    saved: Instant,
 }
 
 impl State {
@@ -124,9 +134,9 @@ impl State {
     fn run(&mut self, receiver: &Receiver<Job>) {
         loop {
             if self.engine.is_idle() {
-                match receiver.recv() {
-                    Ok(job) => self.take(job),
-                    Err(_) => return,
+                match self.wait(receiver) {
+                    Some(job) => self.take(job),
+                    None => return,
                 }
             }
             while let Ok(job) = receiver.try_recv() {
@@ -142,6 +152,26 @@ impl State {
                     tracing::error!("the engine has stopped: {error}");
                     return;
                 }
+            }
+            if self.engine.is_saving() || self.saved.elapsed() >= SAVE_EVERY {
+                self.saved = Instant::now();
+                let _ = self.engine.save_some();
+            }
+        }
+    }
+
+    /// The next job, `None` when nobody can send any more. Until it comes, what is kept is written to files.
+    fn wait(&mut self, receiver: &Receiver<Job>) -> Option<Job> {
+        let mut pause = SETTLE;
+        loop {
+            match receiver.recv_timeout(pause) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            match self.engine.save_some() {
+                Some(next) => pause = next,
+                None => return receiver.recv().ok(),
             }
         }
     }

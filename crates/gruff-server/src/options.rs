@@ -39,7 +39,7 @@ pub struct ServerOptions {
     pub body_timeout: Duration,
     /// How long a reader may take nothing of what is sent to it before it is given up.
     pub reader_timeout: Duration,
-    /// Where what was computed is written to at the end, and read from.
+    /// Where what was computed is written to, when there is nothing else to do and at the end, and read from.
     pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Origins whose pages may use the server from a browser; `*` for all, empty for none.
     pub cors: Vec<String>,

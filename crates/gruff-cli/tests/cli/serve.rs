@@ -166,6 +166,37 @@ fn what_was_computed_survives_a_restart_where_there_is_a_folder_for_it() {
 }
 
 #[test]
+fn what_was_computed_survives_a_kill() {
+    let gruff = Gruff::new();
+    let text = "The quick brown fox jumps over the lazy dog, and the dog looks at the fox. ".repeat(6);
+    let request = json!({"prompt": text, "max_tokens": 4, "temperature": 0});
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let folder = ["--prefix-cache-dir", "kept"];
+    let served = Served::start(&gruff, &folder);
+    let first = served.ask("/v1/completions", &request);
+    assert_eq!(cached(&first), 0);
+    let below = |path: std::path::PathBuf| {
+        std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path())
+    };
+    let is_whole = || {
+        below(gruff.path("kept"))
+            .flat_map(below)
+            .any(|path| path.extension().is_some_and(|end| end == "gruffpre"))
+    };
+    let start = std::time::Instant::now();
+    while !is_whole() {
+        assert!(start.elapsed().as_secs() < 60, "nothing was written");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    served.end();
+    let served = Served::start(&gruff, &folder);
+    let again = served.ask("/v1/completions", &request);
+    assert_eq!(again["choices"], first["choices"]);
+    assert!(cached(&again) > 300, "{again}");
+    served.end();
+}
+
+#[test]
 fn a_file_of_keys_may_come_from_any_editor() {
     let gruff = Gruff::new();
     gruff.write("keys.txt", "\u{feff}one\r\ntwo\r\n");

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use gruff_kernels::PAGE_LEN;
@@ -50,6 +51,17 @@ impl Header {
     fn pages(&self) -> usize {
         self.tokens.len().div_ceil(PAGE_LEN)
     }
+
+    /// Parts of the file behind the header.
+    pub(super) fn sections(&self) -> usize {
+        self.pages() + self.snapshots.len()
+    }
+
+    /// Whether another file has all that this one has.
+    pub(super) fn is_part_of(&self, other: &Header) -> bool {
+        other.tokens.starts_with(&self.tokens)
+            && self.snapshots.iter().all(|len| other.snapshots.contains(len))
+    }
 }
 
 /// Sizes of sections.
@@ -71,38 +83,63 @@ fn total(header: &Header, json: usize, sizes: &Sizes) -> Option<u64> {
     u64::try_from(sum).ok()
 }
 
-/// Writes a file, which gets its name when it is whole.
+/// A part of a file behind its header.
+pub(super) enum Section {
+    Page(Vec<u8>),
+    Snapshot(Arc<Snapshot>),
+}
+
+impl Section {
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Section::Page(bytes) => bytes,
+            Section::Snapshot(snapshot) => {
+                snapshot.values().iter().flat_map(|value| value.to_le_bytes()).collect()
+            }
+        }
+    }
+}
+
+/// Writes a file, which gets its name when it is whole: the pages of the header's tokens, then its snapshots.
+///
+/// # Errors
+/// What went wrong, also where there are fewer sections than the header counts; nothing is left behind then.
 pub(super) fn write(
     path: &Path,
-    header: &Header,
-    pages: impl Iterator<Item = gruff_models::Result<Vec<u8>>>,
-    snapshots: &[&Snapshot],
-) -> Result<(), String> {
+    header: Header,
+    sections: impl Iterator<Item = Result<Section, String>>,
+) -> Result<PrefixFile, String> {
     let io = |error: std::io::Error| error.to_string();
     let folder = path.parent().ok_or("it has no folder")?;
     let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(io)?;
     let mut out = BufWriter::new(temporary);
-    let json = serde_json::to_vec(header).map_err(|error| error.to_string())?;
+    let json = serde_json::to_vec(&header).map_err(|error| error.to_string())?;
     let length = u32::try_from(json.len()).ok().filter(|length| *length <= LONGEST_HEADER);
     let length = length.ok_or("there are more tokens than a file can hold")?;
     out.write_all(MAGIC).map_err(io)?;
     out.write_all(&VERSION.to_le_bytes()).map_err(io)?;
     out.write_all(&length.to_le_bytes()).map_err(io)?;
-    let mut section = |bytes: &[u8]| -> Result<(), String> {
+    let mut put = |bytes: &[u8]| -> Result<(), String> {
         out.write_all(bytes).map_err(io)?;
         out.write_all(&Sha256::digest(bytes)).map_err(io)
     };
-    section(&json)?;
-    for page in pages {
-        section(&page.map_err(|error| error.to_string())?)?;
+    put(&json)?;
+    let mut count = 0;
+    for section in sections {
+        put(&section?.bytes())?;
+        count += 1;
     }
-    for snapshot in snapshots {
-        let bytes: Vec<u8> = snapshot.values().iter().flat_map(|value| value.to_le_bytes()).collect();
-        section(&bytes)?;
+    if count != header.sections() {
+        return Err(format!("{count} of its {} parts are all there is", header.sections()));
     }
     let temporary = out.into_inner().map_err(|error| error.to_string())?;
     temporary.persist(path).map_err(|error| error.to_string())?;
-    Ok(())
+    Ok(PrefixFile { path: path.to_owned(), header, start: start(json.len()) })
+}
+
+/// Bytes before the first page.
+fn start(json: usize) -> u64 {
+    (HEAD + json + DIGEST) as u64
 }
 
 /// A file whose header was read and is right.
@@ -158,7 +195,7 @@ impl PrefixFile {
         if total(&header, json.len(), sizes) != Some(size) {
             return Err(format!("has {size} bytes, but its header counts others; it is damaged"));
         }
-        Ok(Self { path: path.to_owned(), header, start: (HEAD + json.len() + DIGEST) as u64 })
+        Ok(Self { path: path.to_owned(), header, start: start(json.len()) })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -1,12 +1,14 @@
 //! What the prefix cache holds, in files, so that it survives a restart.
 //!
 //! A folder has a folder of each model, and that a file of each sequence of tokens: see [`file`]. Files are written when
-//! an engine ends, whole or not at all, and read when a prompt begins like one of them.
+//! an engine ends, and before where [`saving`] does it, whole or not at all, and read when a prompt begins like one of
+//! them.
 
 mod file;
+mod saving;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use gruff_kernels::{CHUNK, PAGE_LEN};
 use gruff_models::{Caches, Model, Snapshot, fingerprint};
@@ -14,7 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::prefix::Branch;
 use crate::{EngineOptions, Error, PrefixCacheFolder, Result};
-use file::{Header, PrefixFile, Sizes};
+use file::{Header, PrefixFile, Section, Sizes};
+pub(crate) use saving::{Progress, Saving};
 
 /// Tokens that a file must save to be written or read.
 const LEAST: usize = 256;
@@ -31,6 +34,19 @@ struct Entry {
     size: u64,
 }
 
+impl Entry {
+    /// The first of `tokens`, as many as can be gone on from: a model with recurrent state goes on only where a snapshot
+    /// stands.
+    fn reach(&self, tokens: &[u32], recurrent: bool) -> usize {
+        let header = self.file.header();
+        let common = header.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        if !recurrent {
+            return common;
+        }
+        header.snapshots.iter().copied().filter(|len| *len <= common).max().unwrap_or(0)
+    }
+}
+
 /// The files of one model.
 pub(crate) struct DiskCache {
     /// Of all models.
@@ -43,6 +59,8 @@ pub(crate) struct DiskCache {
     entries: Vec<Entry>,
     /// Of the model when it was as its file says; `None` if it was not so even at the beginning.
     revision: Option<u64>,
+    /// When it may be tried again to write while the engine runs.
+    rests_until: Option<Instant>,
 }
 
 impl DiskCache {
@@ -68,6 +86,7 @@ impl DiskCache {
             sizes,
             entries: Vec::new(),
             revision,
+            rests_until: None,
         };
         remove_unfinished(&cache.root);
         for (path, size, _) in files_in(&cache.folder) {
@@ -87,16 +106,8 @@ impl DiskCache {
     /// The first of `tokens`, as many as a file has beyond the first `known`: which file, and how many. A model with
     /// recurrent state goes on only where a snapshot stands.
     pub(crate) fn best(&self, tokens: &[u32], known: usize, recurrent: bool) -> Option<(usize, usize)> {
-        let usable = |(index, entry): (usize, &Entry)| {
-            let header = entry.file.header();
-            let common = header.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-            let usable = match recurrent {
-                true => header.snapshots.iter().copied().filter(|len| *len <= common).max()?,
-                false => common,
-            };
-            Some((index, usable))
-        };
-        let best = self.entries.iter().enumerate().filter_map(usable).max_by_key(|(_, usable)| *usable)?;
+        let reach = |(index, entry): (usize, &Entry)| (index, entry.reach(tokens, recurrent));
+        let best = self.entries.iter().enumerate().map(reach).max_by_key(|(_, reach)| *reach)?;
         (best.1 >= known + LEAST).then_some(best)
     }
 
@@ -134,32 +145,61 @@ impl DiskCache {
     }
 
     /// Writes branches of the tree, those used last first, as far as there is room; older files make some.
-    pub(crate) fn write(&mut self, branches: &[Branch<'_>], caches: &Caches) {
+    pub(crate) fn write(&mut self, branches: &[Branch], caches: &Caches) {
         let mut written = Vec::new();
         let mut total = 0;
         for branch in branches.iter().filter(|branch| branch.tokens.len() >= LEAST) {
-            let header = Header {
-                identity: self.identity.clone(),
-                tokens: branch.tokens.clone(),
-                snapshots: branch.snapshots.iter().map(|snapshot| snapshot.len()).collect(),
-            };
-            let name = self.folder.join(header.name());
-            let known = self.entries.iter().find(|entry| entry.file.path() == name).map(|entry| entry.size);
-            let Some(size) = known.or_else(|| file::size(&header, &self.sizes)) else { continue };
+            let header = self.header(branch);
+            let known = self.entries.iter().find(|entry| header.is_part_of(entry.file.header()));
+            let known = known.map(|entry| (entry.file.path().to_owned(), entry.size));
+            let size = known.as_ref().map(|(_, size)| *size).or_else(|| file::size(&header, &self.sizes));
+            let Some(size) = size else { continue };
+            let name =
+                known.as_ref().map_or_else(|| self.folder.join(header.name()), |(name, _)| name.clone());
+            if written.contains(&name) {
+                continue;
+            }
             if total + size > self.budget {
                 break;
             }
             if known.is_none() {
                 self.make_room(total + size, &written);
-                let pages = branch.pages.iter().map(|page| caches.page_bytes(*page));
-                if let Err(fault) = file::write(&name, &header, pages, &branch.snapshots) {
-                    tracing::warn!("the prefix cache cannot be written to {}: {fault}", name.display());
-                    return;
+                let page = |page: &u32| caches.page_bytes(*page).map(Section::Page);
+                let pages = branch.pages.iter().map(|number| page(number).map_err(|error| error.to_string()));
+                let snapshots =
+                    branch.snapshots.iter().cloned().map(|snapshot| Ok(Section::Snapshot(snapshot)));
+                match file::write(&name, header, pages.chain(snapshots)) {
+                    Ok(file) => self.wrote(file, size),
+                    Err(fault) => return not_written(&name, &fault),
                 }
             }
             written.push(name);
             total += size;
         }
+    }
+
+    fn header(&self, branch: &Branch) -> Header {
+        Header {
+            identity: self.identity.clone(),
+            tokens: branch.tokens.clone(),
+            snapshots: branch.snapshots.iter().map(|snapshot| snapshot.len()).collect(),
+        }
+    }
+
+    /// Takes a new file in. Those of which it has all make room.
+    fn wrote(&mut self, file: PrefixFile, size: u64) {
+        self.entries.retain(|entry| {
+            let known = entry.file.path();
+            if known == file.path() {
+                return false;
+            }
+            let superseded = entry.file.header().is_part_of(file.header());
+            if superseded && let Err(error) = std::fs::remove_file(known) {
+                tracing::debug!("{} stays: {error}", known.display());
+            }
+            !superseded
+        });
+        self.entries.push(Entry { file, size });
     }
 
     /// Removes files of any model, the oldest first, until the others beside those just written leave room.
@@ -192,6 +232,10 @@ fn identity(model: &dyn Model, options: &EngineOptions) -> Result<String> {
     hash.update(format!("{:?} {} ", model.base().origin.modified, model.device().name()));
     hash.update(format!("{:?} {}", model.attn_implementation(), env!("CARGO_PKG_VERSION")));
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn not_written(path: &Path, fault: &str) {
+    tracing::warn!("the prefix cache cannot be written to {}: {fault}", path.display());
 }
 
 fn refusal(path: &Path, error: &std::io::Error) -> Error {

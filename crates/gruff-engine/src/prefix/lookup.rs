@@ -79,7 +79,7 @@ impl PrefixCache {
             return None;
         }
         let (id, offset) = hit.state?;
-        self.node(id)?.snapshots.get(&offset).map(|held| &held.snapshot)
+        self.node(id)?.snapshots.get(&offset).map(|held| &*held.snapshot)
     }
 
     fn longest(&self, root: NodeId, tokens: &[u32]) -> Found {

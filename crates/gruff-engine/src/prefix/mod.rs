@@ -14,6 +14,7 @@ mod node;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use gruff_kernels::PAGE_LEN;
 use gruff_models::{LoraScales, Snapshot};
@@ -53,11 +54,11 @@ pub struct CacheStats {
 }
 
 /// A leaf with what leads to it.
-pub(crate) struct Branch<'a> {
+pub(crate) struct Branch {
     pub(crate) tokens: Vec<u32>,
     pub(crate) pages: Vec<u32>,
     /// In order of length.
-    pub(crate) snapshots: Vec<&'a Snapshot>,
+    pub(crate) snapshots: Vec<Arc<Snapshot>>,
 }
 
 /// The tree.
@@ -95,6 +96,11 @@ impl PrefixCache {
             version: 0,
             stats: CacheStats::default(),
         }
+    }
+
+    /// Another one whenever it holds something else.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
@@ -193,12 +199,12 @@ impl PrefixCache {
     }
 
     /// All that was computed without scales of one's own, a branch for each leaf, those used last first.
-    pub(crate) fn branches(&self) -> Vec<Branch<'_>> {
+    pub(crate) fn branches(&self) -> Vec<Branch> {
         let plain = self.roots.iter().find(|(key, _)| key.is_none()).map(|(_, root)| *root);
         self.leaves.iter().rev().filter_map(|(_, leaf)| self.branch(*leaf, plain?)).collect()
     }
 
-    fn branch(&self, leaf: NodeId, root: NodeId) -> Option<Branch<'_>> {
+    fn branch(&self, leaf: NodeId, root: NodeId) -> Option<Branch> {
         let above = |id: &NodeId| self.node(*id)?.parent;
         let mut path: Vec<NodeId> = std::iter::successors(Some(leaf), above).collect();
         if path.pop() != Some(root) {
@@ -210,7 +216,9 @@ impl PrefixCache {
         Some(Branch {
             tokens: nodes().flat_map(|node| node.tokens.iter().copied()).collect(),
             pages: nodes().map(|node| node.page).collect(),
-            snapshots: nodes().flat_map(|node| node.snapshots.values().map(|held| &held.snapshot)).collect(),
+            snapshots: nodes()
+                .flat_map(|node| node.snapshots.values().map(|held| held.snapshot.clone()))
+                .collect(),
         })
     }
 
@@ -278,7 +286,7 @@ impl PrefixCache {
         self.version += 1;
         let (used, bytes) = (self.clock, snapshot.bytes() as u64);
         let Some(node) = self.node_mut(id) else { return };
-        node.snapshots.insert(offset, Held { snapshot, used });
+        node.snapshots.insert(offset, Held { snapshot: Arc::new(snapshot), used });
         self.stats.snapshots += 1;
         self.stats.snapshot_bytes += bytes;
         self.snapshots.insert((used, id, offset));

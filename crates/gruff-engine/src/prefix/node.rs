@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use gruff_models::Snapshot;
 
@@ -10,7 +11,7 @@ use super::NodeId;
 /// A snapshot in the tree.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) snapshot: Snapshot,
+    pub(super) snapshot: Arc<Snapshot>,
     /// When it was made or restored last.
     pub(super) used: u64,
 }
