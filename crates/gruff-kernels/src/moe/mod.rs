@@ -6,7 +6,8 @@
 //! probabilities are the softmax over all E; the largest are taken, ties to the lower id, in descending
 //! order; their weights are the probabilities, divided by their sum if `renormalize`, times `scale`.
 //! Expert products follow [`crate::matmul`]'s rules; row `t * used + j` belongs to token t's j-th expert.
-//! The combination adds the experts of a token in order of j, in f32.
+//! The combination adds the experts of a token in order of j, in f32. An id that is no expert is an error; a device that does
+//! not wait for its results (CUDA) makes that token's combination NaN instead.
 //!
 //! Tolerance: ids equal the reference's where the probabilities differ by more than 1e-6; weights within
 //! 1e-6; products as in [`crate::matmul`].
