@@ -262,6 +262,7 @@ impl Bench {
                 }
             }
         }
+        let on_card = self.device.starts_with("cuda");
         let facts = ModelFacts {
             path: checkpoint.name(),
             label: label::of(checkpoint),
@@ -269,7 +270,7 @@ impl Bench {
             parameters: checkpoint.parameters(),
             backend: match self.device.as_str() {
                 "reference" => "reference",
-                name if name.starts_with("cuda") => "CUDA",
+                _ if on_card => "CUDA",
                 _ => "CPU",
             },
             without: self.without.iter().map(|without| without.name()).collect(),
@@ -279,7 +280,8 @@ impl Bench {
             load,
             peak_memory,
             bytes_per_token: checkpoint.bytes_per_token()?,
-            bandwidth: bandwidth::measure(Some(threads)).ok(),
+            // What the processor reads says nothing of a card.
+            bandwidth: if on_card { None } else { bandwidth::measure(Some(threads)).ok() },
         };
         report.add(&facts, &results)?;
         report.add_batched(&facts, &batched)
