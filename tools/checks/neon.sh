@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the conformance runner for AArch64 and runs it in user-mode emulation: every kernel with NEON, with and without
-# dotprod, against the reference, and bit for bit against portable Rust.
+# dotprod and i8mm, against the reference, and bit for bit against portable Rust.
 #
 #   tools/checks/neon.sh [OPERATION]
 #
@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 target=aarch64-unknown-linux-gnu
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-cargo build --quiet --release --target "$target" --package gruff-kernels --bin conformance
+cargo build --quiet --profile bench-quick --target "$target" --package gruff-kernels --bin conformance
 filter=()
 [ $# = 0 ] || filter=(--filter "$1")
 qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu \
-    "${CARGO_TARGET_DIR:-target}/$target/release/conformance" --failures "${filter[@]}"
+    "${CARGO_TARGET_DIR:-target}/$target/bench-quick/conformance" --failures "${filter[@]}"

@@ -23,7 +23,8 @@ const ROUNDS: usize = 20_000;
 pub struct Compute {
     /// Of f32, fused.
     pub f32: f64,
-    /// Of bytes, summed in i32, by the best instructions that the machine has; `None` where none is made for it.
+    /// Of bytes, summed in i32, by the best vector instructions that the machine has (tiles of AMX apart); `None` where none
+    /// is made for it.
     pub int8: Option<f64>,
 }
 

@@ -1,5 +1,7 @@
 //! The CPU device: SIMD kernels chosen at run time, a thread pool that sleeps when idle.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod bandwidth;
 pub mod compute;
 mod isa;

@@ -163,11 +163,11 @@ impl Token {
     pub(crate) fn of(isa: Isa) -> Self {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => {
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni | Isa::AmxInt8 => {
                 Avx2::detect().map_or(Token::Scalar(Scalar), Token::Avx2)
             }
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon | Isa::NeonDotProd => Token::Neon(Neon),
+            Isa::Neon | Isa::NeonDotProd | Isa::NeonI8mm => Token::Neon(Neon),
             _ => Token::Scalar(Scalar),
         }
     }
@@ -212,7 +212,7 @@ macro_rules! wide_fn {
                 $generic(s, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
-            if isa == $crate::Isa::Avx512Vnni
+            if matches!(isa, $crate::Isa::Avx512Vnni | $crate::Isa::AmxInt8)
                 && let Some(s) = $crate::cpu::simd::Avx512::detect()
             {
                 // SAFETY: the token exists only on machines that have these features.

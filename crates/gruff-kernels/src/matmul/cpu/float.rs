@@ -11,7 +11,7 @@ use gruff_blocks::BlockType;
 use half::f16;
 
 use super::super::round_row;
-use super::kernel::{Kernel, Panel};
+use super::kernel::{self, Kernel, Panel};
 use crate::Isa;
 use crate::cpu::scratch::Scratch;
 use crate::cpu::simd::{LANES, Simd, Token};
@@ -39,10 +39,20 @@ pub(super) fn padded(cols: usize) -> usize {
 pub(super) fn kernel(isa: Isa) -> Kernel {
     match Token::of(isa) {
         #[cfg(target_arch = "x86_64")]
-        Token::Avx2(_) => Kernel { name: "avx2 f32", compute: avx2, rereads: true },
+        Token::Avx2(_) => {
+            Kernel { name: "avx2 f32", compute: avx2, rereads: true, together: 4, columns: kernel::COLUMNS }
+        }
         #[cfg(target_arch = "aarch64")]
-        Token::Neon(_) => Kernel { name: "neon f32", compute: neon, rereads: true },
-        Token::Scalar(_) => Kernel { name: "scalar f32", compute: scalar, rereads: true },
+        Token::Neon(_) => {
+            Kernel { name: "neon f32", compute: neon, rereads: true, together: 4, columns: kernel::COLUMNS }
+        }
+        Token::Scalar(_) => Kernel {
+            name: "scalar f32",
+            compute: scalar,
+            rereads: true,
+            together: 4,
+            columns: kernel::COLUMNS,
+        },
     }
 }
 

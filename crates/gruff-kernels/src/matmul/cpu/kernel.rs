@@ -18,12 +18,19 @@ pub(super) struct Panel {
     pub(super) cols: usize,
 }
 
+/// Columns of a piece of work for most kernels.
+pub(super) const COLUMNS: usize = 256;
+
 /// A kernel for one block type.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     pub(super) name: &'static str,
     /// Whether all columns are read again for every few rows, so that they ought to stay in the second-level cache.
     pub(super) rereads: bool,
+    /// Columns that are multiplied together: those of a piece are a multiple.
+    pub(super) together: usize,
+    /// Columns of a piece of work at most: so many that unpacking weights is a small part of multiplying them.
+    pub(super) columns: usize,
     /// `out[c * panel.rows + r]` becomes the product of row r and column c.
     ///
     /// # Safety

@@ -53,14 +53,21 @@ impl CpuDevice {
         };
         let buffer = x.form(form, |tensor| {
             // Second terms have as much room as the first; what is not written of it takes none.
-            let (second, bytes) = match form {
+            let (second, terms) = match form {
                 Form::Int8Blocks => (x.rows() * int8::groups(x.cols()), 2 * x.rows() * row_bytes),
                 _ => (0, x.rows() * row_bytes),
             };
-            let second = u32::try_from(second).map_err(|_| Error::Shape {
+            let cohort =
+                int8::cohort(self.isa()).filter(|_| form == Form::Int8Blocks && x.rows() > int8::FEW);
+            let cohorts = cohort.map_or(0, |rows| x.rows().div_ceil(rows));
+            let bytes = terms + cohorts * int8::cohort_bytes(x.cols());
+            let too_many = |_| Error::Shape {
                 op: "linear",
                 what: format!("{:?} activations are too many for one step", tensor.shape()),
-            })?;
+            };
+            // Distances in the buffer are counted in 32 bits, in groups, which are longer than a cache line.
+            u32::try_from(bytes / 64).map_err(too_many)?;
+            let second = u32::try_from(second).map_err(too_many)?;
             let buffer = tensor.device().scratch_buffer(bytes)?;
             let columns = Columns { buffer: buffer.clone(), row_bytes };
             // SAFETY: nothing writes an activation's tensor while the activation lives.
@@ -81,6 +88,21 @@ impl CpuDevice {
                     }
                 }
             });
+            if let Some(together) = cohort {
+                self.share(cohorts, 2 * together * x.cols(), |cohorts| {
+                    for cohort in cohorts {
+                        let first = cohort * together;
+                        let rows = columns.row(first).cast_mut().cast();
+                        let at = terms + cohort * int8::cohort_bytes(x.cols());
+                        // SAFETY: rows that are written, and a part of the buffer behind all rows; this piece alone
+                        // touches either.
+                        unsafe {
+                            let out = columns.buffer.cpu().pointer().add(at);
+                            int8::form_cohort(rows, together.min(x.rows() - first), x.cols(), out);
+                        }
+                    }
+                });
+            }
             Ok(buffer)
         })?;
         Ok(Columns { buffer, row_bytes })

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::kernel::{Kernel, Panel};
+use super::kernel::{COLUMNS, Kernel, Panel};
 use crate::buffer::Buffer;
 use crate::cpu::{CpuDevice, scratch};
 use crate::elementwise::cpu::map::{GeluMul, SiluMul, map};
@@ -19,8 +19,8 @@ const RESULTS: usize = 16 << 10;
 /// Columns from which kernels work on tiles of rows.
 const ROWS_PAY: usize = 9;
 
-/// Columns of a piece: so many that unpacking a tile is a small part of multiplying it.
-const COLUMNS: usize = 256;
+/// Pieces a thread that there ought to be before pieces take more columns than usual.
+const ENOUGH: usize = 4;
 
 /// Bytes of activations of a piece that stay in the second-level cache while rows pass, where kernels need that.
 const COLUMN_BYTES: usize = 512 << 10;
@@ -41,12 +41,13 @@ pub(crate) struct Product {
 
 impl Product {
     /// Columns of a piece, at most.
-    fn most_columns(&self) -> usize {
+    fn most_columns(&self, threads: usize) -> usize {
         if self.kernel.rereads {
-            (COLUMN_BYTES / (size_of::<f32>() * self.panel.cols.max(1))).clamp(12, COLUMNS)
-        } else {
-            COLUMNS
+            let in_cache = COLUMN_BYTES / (size_of::<f32>() * self.panel.cols.max(1));
+            return in_cache.clamp(12, self.kernel.columns);
         }
+        let pieces = self.panel.rows.div_ceil(ROWS.start) * self.columns.len().div_ceil(self.kernel.columns);
+        if pieces < ENOUGH * threads { COLUMNS } else { self.kernel.columns }
     }
 }
 
@@ -122,8 +123,9 @@ impl Task {
         if rows == 0 || columns == 0 {
             return;
         }
-        let most = self.products.iter().map(Product::most_columns).min().unwrap_or(COLUMNS);
-        let column_step = columns.div_ceil(columns.div_ceil(most)).next_multiple_of(4);
+        let most = self.products.iter().map(|product| product.most_columns(threads)).min().unwrap_or(columns);
+        let together = self.products.iter().map(|product| product.kernel.together).max().unwrap_or(1);
+        let column_step = columns.div_ceil(columns.div_ceil(most)).next_multiple_of(together);
         let wanted = share / (self.row_bytes() * column_step.min(columns)).max(1);
         let row_step = match (columns, threads) {
             (1, 1) => rows.min(256),

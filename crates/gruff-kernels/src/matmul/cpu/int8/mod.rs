@@ -18,6 +18,10 @@ use crate::Isa;
 /// Values of a group.
 pub(super) const GROUP: usize = Q8_GROUP;
 
+/// Columns up to which weights are unpacked in registers, for a few rows at a time, instead of in tiles, whose many rows
+/// memory delivers slower.
+pub(super) const FEW: usize = 8;
+
 /// Blocks of a group.
 const BLOCKS: usize = GROUP / Q8_BLOCK;
 
@@ -46,6 +50,9 @@ pub(super) struct Group {
     loud: u32,
     /// How many groups further its second term lies, if any is.
     second: u32,
+    /// Of a row's first group: how many groups further the row's cohort begins, if it has one, and its place there.
+    cohort: u32,
+    place: u32,
 }
 
 /// Groups that hold `cols` values.
@@ -77,6 +84,40 @@ pub(super) fn row_bytes(cols: usize) -> usize {
     groups(cols) * size_of::<Group>()
 }
 
+/// Rows of activations that the kernels for many columns of an instruction set read side by side, where they do.
+pub(super) fn cohort(isa: Isa) -> Option<usize> {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if matches!(isa, Isa::AmxInt8 | Isa::NeonI8mm) {
+        return Some(simd::cohort::COHORT);
+    }
+    let _ = isa;
+    None
+}
+
+/// Bytes of a cohort of rows of `cols` activations.
+pub(super) fn cohort_bytes(cols: usize) -> usize {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    return simd::cohort::blocks(groups(cols)) * size_of::<simd::cohort::CohortBlock>();
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    0
+}
+
+/// Puts `count` rows, at most as many as a cohort has, side by side.
+///
+/// # Safety
+/// The instruction set has cohorts; `rows` points to as many rows that [`quantize`] wrote, `out` to
+/// [`cohort_bytes`]`(cols)` behind them in the same buffer, aligned for a [`Group`]; nobody else reads or writes either
+/// meanwhile.
+pub(super) unsafe fn form_cohort(rows: *mut Group, count: usize, cols: usize, out: *mut u8) {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: promised by the caller; instruction sets with cohorts include AVX2.
+    unsafe {
+        simd::cohort::form(rows, count, groups(cols), out.cast());
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = (rows, count, cols, out);
+}
+
 /// The kernel for a block type, where the instruction set has one.
 pub(super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -106,6 +147,7 @@ pub(super) unsafe fn quantize(isa: Isa, row: &[f32], out: *mut Group, second: u3
         let largest = quantize_group(isa, whole, first);
         let is_loud = largest.map(|largest| is_loud(largest, bar));
         first.second = second;
+        (first.cohort, first.place) = (0, 0);
         first.loud = (0..BLOCKS).map(|lane| u32::from(is_loud[LANE_BLOCKS[lane]]) << lane).sum();
         if first.loud != 0 {
             let mut remainders = remainders(isa, whole, &largest);

@@ -7,7 +7,7 @@ use gruff_blocks::legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use gruff_blocks::microscaling::{E2M1_DOUBLED, MXFP4, e8m0_half};
 use gruff_blocks::{Block, BlockType};
 
-use super::super::kernel::{Kernel, Panel};
+use super::super::kernel::{COLUMNS, Kernel, Panel};
 use super::{Group, LANE_BLOCKS};
 use crate::cpu::scratch::Scratch;
 
@@ -37,7 +37,7 @@ pub(super) fn kernel(block_type: BlockType) -> Option<Kernel> {
     macro_rules! by_type {
         ($($name:ident)*) => {
             match block_type {
-                $(BlockType::$name => Some(Kernel { name: "scalar int8", compute: compute::<$name>, rereads: true }),)*
+                $(BlockType::$name => Some(Kernel { name: "scalar int8", compute: compute::<$name>, rereads: true, together: 4, columns: COLUMNS }),)*
                 _ => None,
             }
         };

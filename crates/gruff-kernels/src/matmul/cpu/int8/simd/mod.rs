@@ -9,9 +9,15 @@
 #![allow(clippy::needless_range_loop)]
 
 mod ahead;
+#[cfg(target_arch = "x86_64")]
+mod amx;
+pub(super) mod cohort;
 mod dot;
+#[cfg(target_arch = "aarch64")]
+mod i8mm;
 mod iq;
 mod k_quants;
+mod layout;
 mod legacy;
 mod lines;
 pub(super) mod product;

@@ -2,11 +2,12 @@
 
 use gruff_blocks::BlockType;
 
-use super::super::super::kernel::{Kernel, Panel};
-use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS};
+use super::super::super::kernel::{COLUMNS, Kernel, Panel};
+use super::super::{BLOCKS, FEW, GROUP, Group, LANE_BLOCKS};
 use super::ahead::{Level, ask};
+use super::cohort::COHORT;
 use super::dot::{Bits, Dot, Floats, offset};
-use super::tile::{self, Tiled};
+use super::layout::Layout;
 use super::vector::{Packed, Vector};
 use super::{Form, Quants, Unpack, Unpacked, each};
 use super::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
@@ -15,25 +16,32 @@ use crate::cpu::scratch::Scratch;
 use crate::matmul::Q8_BLOCK;
 
 #[cfg(target_arch = "x86_64")]
+use super::amx::{Amx, Instructions};
+#[cfg(target_arch = "x86_64")]
 use super::dot::{Avx2, Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::dot::{DotProd, Neon};
-
-/// Columns up to which weights are unpacked in registers, for a few rows at a time, instead of in tiles, whose many rows
-/// memory delivers slower.
-const FEW: usize = 8;
+#[cfg(target_arch = "aarch64")]
+use super::i8mm::I8mm;
 
 /// The kernels of a block type.
 pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
     macro_rules! by_type {
-        ($name:literal, $compute:ident; $($variant:ident => $unpack:ty,)*) => {
+        ($name:literal, $compute:ident, $together:expr, $columns:expr; $($variant:ident => $unpack:ty,)*) => {
             match block_type {
-                $(BlockType::$variant => Some(Kernel { name: $name, compute: $compute::<$unpack>, rereads: false }),)*
+                $(BlockType::$variant => Some(Kernel {
+                    name: $name,
+                    compute: $compute::<$unpack>,
+                    rereads: false,
+                    together: $together,
+                    columns: $columns,
+                }),)*
                 _ => None,
             }
         };
-        ($name:literal, $compute:ident) => {
-            by_type! { $name, $compute;
+        ($name:literal, $compute:ident) => { by_type!($name, $compute, 4, COLUMNS) };
+        ($name:literal, $compute:ident, $together:expr, $columns:expr) => {
+            by_type! { $name, $compute, $together, $columns;
                 Q4_0 => Q4_0, Q4_1 => Q4_1, Q5_0 => Q5_0, Q5_1 => Q5_1, Q8_0 => Q8_0,
                 Q2_K => Q2K, Q3_K => Q3K, Q4_K => Q4K, Q5_K => Q5K, Q6_K => Q6K,
                 IQ4_NL => Iq4Nl, IQ4_XS => Iq4Xs, MXFP4 => Mxfp4,
@@ -48,10 +56,14 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
         Isa::AvxVnni => by_type!("avx-vnni int8", avx2),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => by_type!("avx512-vnni int8", vnni),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AmxInt8 => by_type!("amx int8", amx, COHORT, 2 * COLUMNS),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => by_type!("neon int8", neon),
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDotProd => by_type!("neon-dotprod int8", dotprod),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => by_type!("neon-i8mm int8", i8mm, COHORT, COLUMNS),
         _ => None,
     }
 }
@@ -82,8 +94,36 @@ entry!(neon, Neon, "neon");
 #[cfg(target_arch = "aarch64")]
 entry!(dotprod, DotProd, "neon,dotprod");
 
+/// Declares the entry point of an instruction set that multiplies cohorts of columns, and few columns as another.
+macro_rules! cohort_entry {
+    ($name:ident, $layout:ty, few: $few:ident, $features:literal) => {
+        /// # Safety
+        /// The machine has the features; and as for [`Kernel::compute`].
+        #[target_feature(enable = $features)]
+        unsafe fn $name<U: Unpack>(
+            panel: &Panel,
+            columns: &[*const u8],
+            out: &mut [f32],
+            scratch: &mut Scratch,
+        ) {
+            // SAFETY: promised by the caller.
+            unsafe {
+                if columns.len() <= FEW || panel.cols == 0 {
+                    $few::<U>(panel, columns, out, scratch)
+                } else {
+                    <$layout>::product::<U>(panel, columns, out, scratch)
+                }
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+cohort_entry!(amx, Amx<Instructions>, few: vnni, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
+#[cfg(target_arch = "aarch64")]
+cohort_entry!(i8mm, I8mm, few: dotprod, "neon,dotprod,i8mm");
+
 #[inline(always)]
-unsafe fn compute<D: Tiled, U: Unpack>(
+unsafe fn compute<D: Dot + Layout, U: Unpack>(
     panel: &Panel,
     columns: &[*const u8],
     out: &mut [f32],
@@ -101,7 +141,7 @@ unsafe fn compute<D: Tiled, U: Unpack>(
                 4 => few::<D, U, 4>(panel, columns, out),
                 _ => few::<D, U, 2>(panel, columns, out),
             },
-            _ => tile::product::<D, U>(panel, columns, out, scratch),
+            _ => D::product::<U>(panel, columns, out, scratch),
         }
     }
 }

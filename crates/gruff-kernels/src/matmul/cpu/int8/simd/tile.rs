@@ -4,12 +4,12 @@
 //! a second term costs what one block costs.
 
 use super::super::super::kernel::Panel;
-use super::super::{BLOCKS, GROUP, Group, LANE_BLOCKS, LANES_OF};
-use super::ahead::{Level, ask};
-use super::dot::{Dot, SIGNED_OFFSET};
-use super::product::{Groups, stored};
+use super::super::{BLOCKS, Group, LANE_BLOCKS, LANES_OF};
+use super::ahead::Ahead;
+use super::dot::{Bits, Dot, SIGNED_OFFSET};
+use super::layout::{Layout, Tile, unpack};
+use super::product::stored;
 use super::transpose::{OCTET, TileBlock, Weights, octet};
-use super::vector::Vector;
 use super::wide::Wide;
 use super::{Form, Quants, Unpack, each};
 use crate::Isa;
@@ -23,16 +23,8 @@ use super::dot::{DotProd, Neon};
 #[cfg(target_arch = "x86_64")]
 use super::wide::AvxVnni;
 
-/// The instruction sets that kernels are compiled for, each with its tile.
-pub(super) trait Tiled: Dot {
-    /// Rows of a tile.
-    const ROWS: usize;
-    /// A block of a tile.
-    type Block;
-
-    /// As [`octet`].
-    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: *mut Self::Block, first: usize);
-
+/// The instruction sets whose kernels multiply tiles with columns, one value of a column at a time.
+pub(super) trait Tiled: Layout {
     /// As [`all_columns`].
     unsafe fn columns<F: Form>(isa: Isa, tile: &Tile, columns: &[*const u8], out: *mut f32, stride: usize);
 }
@@ -61,9 +53,16 @@ all_columns!(dotprod, DotProd, "neon,dotprod");
 /// Declares an instruction set's tile.
 macro_rules! tiled {
     ($isa:ident, $rows:literal, |$wanted:ident, $tile:ident, $columns:ident, $out:ident, $stride:ident| $pass:expr) => {
-        impl Tiled for $isa {
+        impl Layout for $isa {
+            type Vector = <$isa as Dot>::V;
             const ROWS: usize = $rows;
             type Block = TileBlock<$rows>;
+
+            #[inline(always)]
+            unsafe fn stored<U: Unpack>(quants: [Bits<$isa>; 8]) -> [Bits<$isa>; 8] {
+                // SAFETY: promised by the caller.
+                unsafe { stored::<$isa, U>(quants) }
+            }
 
             #[inline(always)]
             unsafe fn octet(
@@ -76,6 +75,19 @@ macro_rules! tiled {
                 unsafe { octet(rows, parts, blocks, first) }
             }
 
+            #[inline(always)]
+            unsafe fn product<U: Unpack>(
+                panel: &Panel,
+                columns: &[*const u8],
+                out: &mut [f32],
+                scratch: &mut Scratch,
+            ) {
+                // SAFETY: promised by the caller.
+                unsafe { product::<$isa, U>(panel, columns, out, scratch) }
+            }
+        }
+
+        impl Tiled for $isa {
             #[inline(always)]
             unsafe fn columns<F: Form>(
                 $wanted: Isa,
@@ -102,46 +114,17 @@ tiled!(Neon, 16, |_isa, tile, columns, out, stride| neon::<F>(tile, columns, out
 #[cfg(target_arch = "aarch64")]
 tiled!(DotProd, 16, |_isa, tile, columns, out, stride| dotprod::<F>(tile, columns, out, stride));
 
-/// Unpacked rows.
-pub(super) struct Tile {
-    /// [`Tiled::Block`]s.
-    first: *const u8,
-    /// Blocks of 32 columns.
-    blocks: usize,
-    /// By how much unsigned weights are too large: `1 << shift`.
-    shift: u32,
-    /// Rows that are wanted.
-    rows: usize,
-    /// The packed rows of the next tile, to be asked for while this one is multiplied.
-    ahead: Ahead,
-}
-
-/// Bytes that are needed next.
-struct Ahead {
-    first: *const u8,
-    bytes: usize,
-}
-
-impl Ahead {
-    /// Asks for a part's lines, of so many parts.
-    #[inline(always)]
-    fn ask(&self, part: usize, parts: usize) {
-        let (begin, end) = (self.bytes * part / parts, self.bytes * (part + 1) / parts);
-        ask(self.first.wrapping_add(begin), end - begin, Level::Second);
-    }
-}
-
 /// Rows of a tile of two vectors.
 const fn rows_of<W: Wide>() -> usize {
     2 * W::LANES
 }
 
-/// `out[c * panel.rows + r]` becomes the product of row r and column c, of at least [`Wide::COLS`] columns.
+/// See [`Layout::product`]; at least [`Wide::COLS`] columns.
 ///
 /// # Safety
-/// As for [`Kernel::compute`](super::super::super::kernel::Kernel::compute).
+/// As there.
 #[inline(always)]
-pub(super) unsafe fn product<D: Tiled, U: Unpack>(
+unsafe fn product<D: Tiled, U: Unpack>(
     panel: &Panel,
     columns: &[*const u8],
     out: &mut [f32],
@@ -158,50 +141,14 @@ pub(super) unsafe fn product<D: Tiled, U: Unpack>(
         // The last tile of several overlaps the one before it: the same results again.
         let first = row.min(panel.rows.saturating_sub(D::ROWS));
         let rows = D::ROWS.min(panel.rows - first);
-        let next = first + rows;
-        let ahead = Ahead {
-            first: panel.first.wrapping_add(next * panel.row_bytes),
-            bytes: D::ROWS.min(panel.rows - next) * panel.row_bytes,
-        };
+        let ahead = Ahead::of(panel, first + rows, D::ROWS);
         // SAFETY: promised by the caller; the memory holds the row's groups.
         unsafe {
             unpack::<D, U>(panel, first, memory);
             let tile = Tile { first: memory.cast(), blocks, shift, rows, ahead };
             D::columns::<U::Form>(panel.isa, &tile, columns, out.as_mut_ptr().add(first), panel.rows);
         }
-        row = next;
-    }
-}
-
-/// Unpacks a tile; rows behind the panel's last repeat it.
-#[inline(always)]
-unsafe fn unpack<D: Tiled, U: Unpack>(panel: &Panel, row: usize, tile: *mut D::Block) {
-    // SAFETY: promised by the caller.
-    let mut weights = unsafe { Groups::<D::V>::of(panel) };
-    let wanted = D::ROWS.min((panel.rows - row).next_multiple_of(OCTET));
-    for group in 0..panel.cols.div_ceil(GROUP) {
-        for first in (0..wanted).step_by(OCTET) {
-            // SAFETY: promised by the caller.
-            unsafe {
-                let mut rows = std::mem::MaybeUninit::<[Weights; OCTET]>::uninit();
-                for r in (0..OCTET).step_by(D::V::ROWS) {
-                    let w = weights.unpack::<U>([row + first + r, row + first + r + 1], group);
-                    let quants = stored::<D, U>(w.quants);
-                    for i in 0..D::V::ROWS {
-                        let to = rows.as_mut_ptr().cast::<Weights>().add(r + i);
-                        for g in 0..BLOCKS {
-                            D::V::store_bits(quants[g], i, (&raw mut (*to).quants[g]).cast());
-                        }
-                        for half in 0..2 {
-                            D::V::store_floats(w.scales[half], i, (&raw mut (*to).scales[half]).cast());
-                            D::V::store_floats(w.mins[half], i, (&raw mut (*to).mins[half]).cast());
-                        }
-                    }
-                }
-                let parts = [U::Form::HALVES, U::Form::MINS];
-                D::octet(&*rows.as_ptr(), parts, tile.add(group * BLOCKS), first);
-            }
-        }
+        row = first + rows;
     }
 }
 

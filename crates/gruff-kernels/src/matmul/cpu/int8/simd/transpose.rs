@@ -51,18 +51,27 @@ pub(super) unsafe fn octet<const R: usize>(
             }
         }
         for half in 0..=usize::from(halves) {
-            let lanes = transpose(each!(|r: 8| rows[r].scales[half].as_ptr()));
-            for p in 0..8 {
-                let to = &raw mut (*blocks.add(LANE_BLOCKS[p])).scales[half][first];
-                store(to, lanes[p]);
-            }
+            let from = each!(|r: 8| rows[r].scales[half].as_ptr());
+            numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).scales[half][first]));
             if mins {
-                let lanes = transpose(each!(|r: 8| rows[r].mins[half].as_ptr()));
-                for p in 0..8 {
-                    let to = &raw mut (*blocks.add(LANE_BLOCKS[p])).mins[half][first];
-                    store(to, lanes[p]);
-                }
+                let from = each!(|r: 8| rows[r].mins[half].as_ptr());
+                numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).mins[half][first]));
             }
+        }
+    }
+}
+
+/// Writes eight lanes of eight rows to where each lane goes.
+///
+/// # Safety
+/// AVX2 is enabled on x86-64 where this is inlined; eight readable, eight writable numbers each.
+#[inline(always)]
+pub(super) unsafe fn numbers(rows: [*const f32; OCTET], to: [*mut f32; 8]) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let lanes = transpose(rows);
+        for p in 0..8 {
+            store(to[p], lanes[p]);
         }
     }
 }

@@ -96,6 +96,7 @@ pub(super) trait Vector: 'static {
     unsafe fn left32(v: Self::Bits, by: u32) -> Self::Bits;
     unsafe fn add32(a: Self::Bits, b: Self::Bits) -> Self::Bits;
     unsafe fn sub32(a: Self::Bits, b: Self::Bits) -> Self::Bits;
+    unsafe fn sub8(a: Self::Bits, b: Self::Bits) -> Self::Bits;
     /// All ones where bytes are equal.
     unsafe fn equal8(a: Self::Bits, b: Self::Bits) -> Self::Bits;
     /// Bytes of a half by their index in it.

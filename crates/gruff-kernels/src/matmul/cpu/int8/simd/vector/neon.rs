@@ -90,6 +90,7 @@ impl Vector for PairOfRegisters {
         left32(v; by: u32) = vreinterpretq_u8_u32 vreinterpretq_u32_u8 vshlq_u32(v, vdupq_n_s32(by as i32));
         add32(a, b;) = vreinterpretq_u8_u32 vreinterpretq_u32_u8 vaddq_u32(a, b);
         sub32(a, b;) = vreinterpretq_u8_u32 vreinterpretq_u32_u8 vsubq_u32(a, b);
+        sub8(a, b;) = same same vsubq_u8(a, b);
         zip32_low(a, b;) = vreinterpretq_u8_u32 vreinterpretq_u32_u8 vzip1q_u32(a, b);
         zip32_high(a, b;) = vreinterpretq_u8_u32 vreinterpretq_u32_u8 vzip2q_u32(a, b);
         zip64_low(a, b;) = vreinterpretq_u8_u64 vreinterpretq_u64_u8 vzip1q_u64(a, b);

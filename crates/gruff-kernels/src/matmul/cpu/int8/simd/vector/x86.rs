@@ -131,6 +131,7 @@ impl Vector for OneRow {
         left32(v: Bits, by: u32) -> Bits = _mm256_sllv_epi32(v, _mm256_set1_epi32(by as i32));
         add32(a: Bits, b: Bits) -> Bits = _mm256_add_epi32(a, b);
         sub32(a: Bits, b: Bits) -> Bits = _mm256_sub_epi32(a, b);
+        sub8(a: Bits, b: Bits) -> Bits = _mm256_sub_epi8(a, b);
         equal8(a: Bits, b: Bits) -> Bits = _mm256_cmpeq_epi8(a, b);
         shuffle(v: Bits, from: Bits) -> Bits = _mm256_shuffle_epi8(v, from);
         zip32_low(a: Bits, b: Bits) -> Bits = _mm256_unpacklo_epi32(a, b);
@@ -255,6 +256,7 @@ impl Vector for TwoRows {
         left32(v: Bits, by: u32) -> Bits = _mm512_sllv_epi32(v, _mm512_set1_epi32(by as i32));
         add32(a: Bits, b: Bits) -> Bits = _mm512_add_epi32(a, b);
         sub32(a: Bits, b: Bits) -> Bits = _mm512_sub_epi32(a, b);
+        sub8(a: Bits, b: Bits) -> Bits = _mm512_sub_epi8(a, b);
         equal8(a: Bits, b: Bits) -> Bits = _mm512_movm_epi8(_mm512_cmpeq_epi8_mask(a, b));
         shuffle(v: Bits, from: Bits) -> Bits = _mm512_shuffle_epi8(v, from);
         zip32_low(a: Bits, b: Bits) -> Bits = _mm512_unpacklo_epi32(a, b);
