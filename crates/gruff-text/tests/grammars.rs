@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gruff_gguf::{Metadata, Strings};
 use gruff_text::chat::{
-    ChatTemplate, Demand, OutputFormat, OutputParser, ParsedOutput, ReasoningFormat, ToolCallFormat,
+    ChatTemplate, Demand, OutputFormat, OutputParser, ParsedOutput, ReasoningFormat, ToolCallFormat, outline,
 };
 use gruff_text::{Tokenizer, TokenizerOptions};
 use llguidance::api::TopLevelGrammar;
@@ -204,16 +204,23 @@ impl Walker {
 fn tools() -> Vec<Value> {
     let parameters = json!({"type": "object", "required": ["count", "word"], "properties": {
         "word": {"type": "string", "maxLength": 12},
-        "unit": {"type": "string", "enum": ["km", "mile s"]},
+        "unit": {"type": "string", "enum": ["km", "mile s", "\nx\n"]},
+        "mixed": {"type": ["string", "null"], "enum": ["celsius", "1", null]},
+        "level": {"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+        "short": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        "many": {"enum": (100..150).collect::<Vec<_>>()},
+        "three": {"const": 3},
         "count": {"type": "integer", "minimum": 0, "maximum": 99},
         "flag": {"type": "boolean"},
         "places": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/place"}},
         "where": {"$ref": "#/$defs/place"},
-    }, "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
+    }, "$defs": {"level": {"enum": ["low", "2"]}, "place": {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
                            "required": ["x"], "additionalProperties": false}}});
     vec![
         json!({"type": "function", "function": {"name": "alpha", "parameters": parameters}}),
         json!({"type": "function", "function": {"name": "be-ta.2"}}),
+        json!({"type": "function", "function": {"name": "na:me"}}),
         json!({"type": "function", "function": {"name": "gamma", "parameters": {"type": "object", "properties": {
             "text": {"type": "string", "maxLength": 6}}}}}),
     ]
@@ -232,7 +239,15 @@ fn check_arguments(name: &str, arguments: &Value, context: &str) {
     for (key, value) in fields {
         let good = match (name, key.as_str()) {
             ("alpha", "word") => value.as_str().is_some_and(|word| word.chars().count() <= 12),
-            ("alpha", "unit") => value == "km" || value == "mile s",
+            ("alpha", "unit") => value == "km" || value == "mile s" || value == "\nx\n",
+            ("alpha", "mixed") => value == "celsius" || value == "1" || value.is_null(),
+            ("alpha", "level") => value == "low" || value == "2" || value.is_null(),
+            ("alpha", "maybe") => value.is_null() || place(value),
+            ("alpha", "short") => {
+                value.as_str().is_some_and(|text| text.chars().count() <= 3) || value.is_null()
+            }
+            ("alpha", "many") => value.as_u64().is_some_and(|value| (100..150).contains(&value)),
+            ("alpha", "three") => value == 3,
             ("alpha", "count") => value.as_u64().is_some_and(|count| count < 100),
             ("alpha", "flag") => value.is_boolean(),
             ("alpha", "places") => {
@@ -310,6 +325,45 @@ fn what_a_grammar_allows_is_read_as_calls() {
                             check_arguments(&call.name, &call.arguments, &context);
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Models are held to outlines, and their calls are read by the schemas as they were given.
+#[test]
+fn what_an_outline_allows_is_read_with_its_types() {
+    let outlines: Vec<Value> = tools().iter().map(outline).collect();
+    for marks in [false, true] {
+        let mut walker = Walker::new(marks);
+        for format in formats() {
+            if format.reasoning == Some(ReasoningFormat::Recipients) {
+                continue;
+            }
+            let demand = Demand::Calls { tools: &outlines[..1], many: false };
+            let grammar = format.grammar(&walker.tokenizer, "", demand).unwrap();
+            for _ in 0..8 {
+                let said = walker.text(&grammar);
+                let parsed = parse(format, "", &said);
+                let context = format!("{format:?} {said}");
+                let calls = parsed.tool_calls();
+                let [call] = calls.as_slice() else { panic!("{context}") };
+                for (key, value) in call.arguments.as_object().unwrap() {
+                    let good = match key.as_str() {
+                        "word" | "short" => value.is_string(),
+                        "unit" => value == "km" || value == "mile s" || value == "\nx\n",
+                        "mixed" => value == "celsius" || value == "1" || value.is_null(),
+                        "level" => value == "low" || value == "2" || !value.is_string(),
+                        "maybe" | "many" => !value.is_string(),
+                        "count" => value.is_number(),
+                        "flag" => value.is_boolean(),
+                        "places" => value.is_array(),
+                        "where" => value.is_object(),
+                        "three" => value == 3,
+                        _ => false,
+                    };
+                    assert!(good, "{key}: {value} in {context}");
                 }
             }
         }

@@ -6,6 +6,7 @@ mod json;
 mod json_stream;
 pub(super) mod literals;
 mod named;
+pub(super) mod schema;
 mod sink;
 pub(super) mod xml;
 

@@ -288,8 +288,16 @@ impl Writer<'_, '_> {
             // A line break around a text is none of it.
             Kind::Text(Some(pattern)) => self.lark.until(end, Some(&format!("\\n?{pattern}\\n?"))),
             Kind::OneOf(texts) => {
-                let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-                format!("NL? ({}) NL? {}", texts.join(" | "), self.lark.text(end))
+                // Where a text has a line break of its own at an end, there is one more that is none of it.
+                let (broken, plain): (Vec<String>, Vec<String>) =
+                    texts.into_iter().partition(|text| text.starts_with('\n') || text.ends_with('\n'));
+                let plain: Vec<String> = plain.iter().map(|text| quoted(text)).collect();
+                let mut each: Vec<String> =
+                    broken.iter().map(|text| quoted(&format!("\n{text}\n"))).collect();
+                if !plain.is_empty() {
+                    each.push(format!("NL? ({}) NL?", plain.join(" | ")));
+                }
+                format!("({}) {}", each.join(" | "), self.lark.text(end))
             }
             Kind::Json => format!("NL? {} NL? {}", self.lark.json(&parameter.schema), self.lark.text(end)),
         }

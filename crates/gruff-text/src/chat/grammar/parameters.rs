@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
-use crate::chat::tool_calls::xml::{names, resolved};
+use crate::chat::tool_calls::schema::{Texts, listed, resolved, texts, union};
 
 /// A tool as grammars need it.
 pub(super) struct Function {
@@ -116,6 +116,9 @@ impl Function {
     }
 }
 
+/// All types but that of texts.
+const OTHER_TYPES: [&str; 5] = ["object", "array", "number", "boolean", "null"];
+
 /// Values of an enumeration that an outline keeps.
 const OUTLINED_VALUES: usize = 32;
 
@@ -166,11 +169,25 @@ fn outline_of_value(whole: &Value, schema: &Value) -> Value {
     if let Some(values) = schema.get("enum").and_then(Value::as_array).filter(few) {
         return json!({"enum": values});
     }
-    match schema.get("type") {
-        Some(kind) if ["anyOf", "oneOf"].iter().all(|key| schema.get(key).is_none()) => json!({"type": kind}),
-        // What may be a text is read as one.
-        _ if names(schema, "string") => json!({"type": "string"}),
-        _ => json!({}),
+    if texts(whole, schema).are_bare() {
+        let kind = schema.get("type").filter(|_| union(schema).is_none());
+        return json!({"type": kind.cloned().unwrap_or_else(|| json!("string"))});
+    }
+    // What is not read as a text must not become one: without a type it would be.
+    let kinds: Vec<&str> = match schema.get("type") {
+        Some(Value::String(kind)) => vec![kind],
+        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => OTHER_TYPES.to_vec(),
+    };
+    let mut kinds: Vec<&str> = kinds.into_iter().filter(|kind| *kind != "string").collect();
+    if kinds.is_empty() {
+        kinds = OTHER_TYPES.to_vec();
+    }
+    let kind = if let [kind] = *kinds { json!(kind) } else { json!(kinds) };
+    let strings: Vec<&Value> = listed(whole, schema).into_iter().filter(|value| value.is_string()).collect();
+    match strings.is_empty() {
+        true => json!({"type": kind}),
+        false => json!({"anyOf": [{"type": kind}, {"enum": strings}]}),
     }
 }
 
@@ -193,21 +210,31 @@ fn closed(mut parameters: Value) -> Value {
 impl Parameter<'_> {
     /// How a value is written.
     pub(super) fn kind(&self, function: &Function) -> Kind {
-        let schema = resolved(&function.parameters, &self.schema);
-        if let Some(Value::String(only)) = schema.get("const") {
-            return Kind::OneOf(vec![only.clone()]);
+        let (whole, schema) = (&function.parameters, resolved(&function.parameters, &self.schema));
+        match texts(whole, schema) {
+            Texts::None | Texts::Mixed => Kind::Json,
+            Texts::Listed => {
+                let strings = listed(whole, schema).into_iter().filter_map(Value::as_str);
+                Kind::OneOf(strings.map(str::to_owned).collect())
+            }
+            Texts::Any => Kind::Text(text_of(whole, schema).and_then(pattern)),
         }
-        if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-            let texts: Option<Vec<String>> =
-                values.iter().map(|value| value.as_str().map(str::to_owned)).collect();
-            return texts.filter(|texts| !texts.is_empty()).map_or(Kind::Json, Kind::OneOf);
-        }
-        // What may be a text is read as one.
-        match schema.get("type").and_then(Value::as_str) {
-            Some("string") => Kind::Text(pattern(schema)),
-            _ if names(schema, "string") => Kind::Text(None),
-            _ => Kind::Json,
-        }
+    }
+}
+
+/// Schemas of a union among which that of its texts is looked for.
+const MOST_BRANCHES: usize = 16;
+
+/// The schema that says which texts a value may be: of a union the only one of it that allows any.
+fn text_of<'a>(whole: &'a Value, schema: &'a Value) -> Option<&'a Value> {
+    let Some(either) = union(schema) else { return Some(schema) };
+    if either.len() > MOST_BRANCHES {
+        return None;
+    }
+    let mut some = either.iter().filter(|schema| texts(whole, schema) != Texts::None);
+    match (some.next(), some.next()) {
+        (Some(only), None) => Some(resolved(whole, only)).filter(|only| union(only).is_none()),
+        _ => None,
     }
 }
 
@@ -238,14 +265,21 @@ mod tests {
     fn outlines_keep_names_and_types() {
         let tool = |parameters: Value| json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
         let many: Vec<usize> = (0..100).collect();
+        let codes: Vec<String> = (0..100).map(|code| code.to_string()).collect();
+        let code_or_null: Vec<Value> = codes.iter().map(|code| json!(code)).chain([Value::Null]).collect();
         let whole = json!({"type": "object", "description": "d", "required": ["a"], "additionalProperties": {"type": "string"},
             "$defs": {"x": {"type": "array", "items": {"type": "integer"}}}, "properties": {
             "a": {"type": "string", "pattern": "^a+$", "maxLength": 9}, "b": {"$ref": "#/$defs/x"}, "c": {"enum": ["u", null]},
             "d": {"enum": many, "type": "integer"}, "e": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-            "f": {"anyOf": [{"type": "object"}, {"type": "null"}]}, "g": {"const": 3}, "h": {"type": ["object", "null"], "properties": {}}}});
+            "f": {"anyOf": [{"type": "object"}, {"type": "null"}]}, "g": {"const": 3}, "h": {"type": ["object", "null"], "properties": {}},
+            "i": {"properties": {"x": {}}}, "k": {"type": ["string", "null"], "enum": code_or_null}, "l": {"enum": many},
+            "m": {"type": ["string", "null"], "maxLength": 3}, "n": {"anyOf": [{"enum": ["u"]}, {"$ref": "#/$defs/x"}]}}});
         let outlined = json!({"type": "object", "required": ["a"], "additionalProperties": true, "properties": {
             "a": {"type": "string"}, "b": {"type": "array"}, "c": {"enum": ["u", null]}, "d": {"type": "integer"},
-            "e": {"type": "string"}, "f": {}, "g": {"const": 3}, "h": {"type": ["object", "null"]}}});
+            "e": {"type": "string"}, "f": {"type": OTHER_TYPES}, "g": {"const": 3},
+            "h": {"type": ["object", "null"]}, "i": {"type": OTHER_TYPES},
+            "k": {"anyOf": [{"type": "null"}, {"enum": codes}]}, "l": {"type": OTHER_TYPES}, "m": {"type": ["string", "null"]},
+            "n": {"anyOf": [{"type": OTHER_TYPES}, {"enum": ["u"]}]}}});
         assert_eq!(outline(&tool(whole)), tool(outlined));
         let either = json!({"anyOf": [{"type": "object"}], "type": "object"});
         assert_eq!(outline(&tool(either)), tool(json!({"type": "object", "additionalProperties": true})));

@@ -76,7 +76,7 @@ impl LiteralCalls {
             reader.eat(syntax.name);
             let (open, sign, close) = syntax.arguments;
             let (name, _) = reader.rest.split_once(open)?;
-            let valid = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+            let valid = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
             if name.is_empty() || !name.chars().all(valid) {
                 return None;
             }

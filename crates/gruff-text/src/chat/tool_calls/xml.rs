@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::json_stream::escaped;
-use super::literals;
+use super::schema::{property, texts, typed};
 use super::sink::{Head, Sink, Status};
 use crate::chat::stream::{Found, find, take};
 
@@ -217,7 +217,7 @@ impl XmlCalls {
                 sink.arguments("\"");
             } else {
                 let property = property(&self.parameters, &parameter.key);
-                sink.arguments(&typed(&parameter.held, property).to_string());
+                sink.arguments(&typed(&parameter.held, &self.parameters, property).to_string());
             }
             self.state = State::Between;
         }
@@ -283,7 +283,7 @@ impl XmlCalls {
     }
 
     fn is_text(&self, key: &str) -> bool {
-        property(&self.parameters, key).is_none_or(|property| names(property, "string"))
+        property(&self.parameters, key).is_none_or(|property| texts(&self.parameters, property).are_bare())
     }
 
     /// Behind a function: takes away what closes the outer tag; `None` where another function follows.
@@ -368,59 +368,4 @@ fn schema<'a>(tools: &'a [Value], name: &str) -> Option<&'a Value> {
         .map(|tool| tool.get("function").unwrap_or(tool))
         .find(|function| function.get("name").and_then(Value::as_str) == Some(name))?;
     function.get("parameters")
-}
-
-/// References that are followed from one schema to the next at most.
-const MAX_REFERENCES: usize = 8;
-
-/// The schema of a parameter.
-fn property<'a>(parameters: &'a Value, key: &str) -> Option<&'a Value> {
-    parameters.get("properties")?.get(key).map(|property| resolved(parameters, property))
-}
-
-/// What a schema refers to, where it is nothing but a reference within the whole one.
-pub(in crate::chat) fn resolved<'a>(whole: &'a Value, schema: &'a Value) -> &'a Value {
-    let mut schema = schema;
-    for _ in 0..MAX_REFERENCES {
-        let reference = schema.get("$ref").and_then(Value::as_str);
-        match reference.and_then(|reference| whole.pointer(reference.strip_prefix('#')?)) {
-            Some(found) => schema = found,
-            None => break,
-        }
-    }
-    schema
-}
-
-/// Whether a schema allows a type; one that names none at all allows text.
-pub(in crate::chat) fn names(property: &Value, wanted: &str) -> bool {
-    if let Some(either) = ["anyOf", "oneOf"].iter().find_map(|key| property.get(key)?.as_array()) {
-        return either.iter().any(|property| names(property, wanted));
-    }
-    match property.get("type") {
-        Some(Value::String(name)) => name == wanted,
-        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind.as_str() == Some(wanted)),
-        _ => match property.get("enum").and_then(Value::as_array) {
-            Some(values) => wanted == "string" && values.iter().all(Value::is_string),
-            None => {
-                wanted == "string" && property.get("properties").is_none() && property.get("items").is_none()
-            }
-        },
-    }
-}
-
-/// A value of the type that its schema names; text where it cannot be one.
-fn typed(text: &str, property: Option<&Value>) -> Value {
-    let trimmed = text.trim();
-    if property.is_some_and(|property| names(property, "boolean")) {
-        match trimmed.to_ascii_lowercase().as_str() {
-            "true" => return Value::from(true),
-            "false" => return Value::from(false),
-            _ => {}
-        }
-    }
-    // Some templates write lists and dictionaries as Python does.
-    serde_json::from_str(trimmed)
-        .ok()
-        .or_else(|| literals::whole(trimmed))
-        .unwrap_or_else(|| Value::from(text))
 }
