@@ -1,7 +1,7 @@
 //! NVIDIA cards, through the driver and kernels in CUDA C++ that NVRTC compiles for the card found.
 //!
 //! Driver and compiler are looked for at run time: gruff builds and runs without either. Sources stand beside their
-//! families' other kernels (`FAMILY/cuda/*.cu`); [`sources`] lists them. Machine code is kept on disk.
+//! families' other kernels (`FAMILY/cuda/*.cu`); `sources.rs` lists them. Machine code is kept on disk.
 //!
 //! Everything runs on one stream, in the order of the calls; only copies to the host wait.
 
