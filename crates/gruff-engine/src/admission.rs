@@ -12,9 +12,32 @@ use crate::{Event, Result};
 impl Engine {
     /// Takes a request to those that wait: behind the others of its client's round.
     pub(crate) fn queue(&mut self, mut job: Job) {
-        job.round = self.rounds.next(job.request.client);
+        let client = job.request.client;
+        let own = self.waiting.iter().filter(|other| other.request.client == client).map(|other| other.round);
+        job.round = self.rounds.next(client, own.max());
         let before = self.waiting.iter().rposition(|other| other.round <= job.round);
         self.waiting.insert(before.map_or(0, |before| before + 1), job);
+    }
+
+    /// Takes a waiting request out. Those of its client behind it move up, each to the place of the one before: who gives
+    /// up a request and asks another does not lose the turn, whichever of the two the engine hears of first.
+    pub(crate) fn unqueue(&mut self, at: usize) -> Option<Job> {
+        let mut gone = at;
+        let job = self.waiting.get(at)?;
+        let client = job.request.client;
+        // One that was preempted has had its turn.
+        let behind = if job.has_begun() { self.waiting.len() } else { at + 1 };
+        for behind in behind..self.waiting.len() {
+            let other = &self.waiting[behind];
+            if other.request.client == client && !other.has_begun() {
+                let (earlier, later) = (self.waiting[gone].round, other.round);
+                self.waiting.swap(gone, behind);
+                self.waiting[gone].round = earlier;
+                self.waiting[behind].round = later;
+                gone = behind;
+            }
+        }
+        self.waiting.remove(gone)
     }
 
     /// Moves waiting requests to the running ones, in the order of their rounds, while there are slots for all of their
@@ -34,7 +57,7 @@ impl Engine {
                 self.waiting.push_back(job);
                 break;
             }
-            self.rounds.begun(job.round);
+            self.rounds.begun(job.request.client, job.round);
             self.running.push(job);
         }
         self.waiting.append(&mut waiting);

@@ -189,7 +189,7 @@ impl Engine {
     /// Ends a request; `None` if it is not known or has ended already.
     pub fn cancel(&mut self, id: RequestId) -> Option<Event> {
         let job = if let Some(at) = self.waiting.iter().position(|job| job.id == id) {
-            self.waiting.remove(at)?
+            self.unqueue(at)?
         } else {
             let at = self.running.iter().position(|job| job.id == id)?;
             self.running.remove(at)

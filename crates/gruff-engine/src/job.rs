@@ -61,6 +61,11 @@ impl Job {
         if self.guidance.is_some() { 2 } else { 1 }
     }
 
+    /// Whether it was ever admitted: it waits again then, for room.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.members.iter().any(Sequence::has_begun)
+    }
+
     /// Slots that it may come to hold.
     pub(crate) fn width(&self) -> usize {
         match &self.mode {

@@ -57,7 +57,8 @@ pub(crate) struct Sequence {
     told: Option<usize>,
     drafted: usize,
     accepted: usize,
-    admitted: Instant,
+    /// When it began.
+    admitted: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
@@ -99,7 +100,7 @@ impl Sequence {
             told: request.outputs.prompt_logprobs.map(|_| 1),
             drafted: 0,
             accepted: 0,
-            admitted: Instant::now(),
+            admitted: None,
             first_token: None,
             last_token: None,
         };
@@ -166,10 +167,18 @@ impl Sequence {
         self.pages = pages;
         (self.past, self.head, self.kept) = (past, past, past);
         self.revision = revision;
-        if self.first_token.is_none() {
+        // What it finds when it starts again may be what it computed itself.
+        if self.admitted.is_none() {
+            self.admitted = Some(Instant::now());
             self.cached = past;
-            self.admitted = Instant::now();
+        } else if self.first_token.is_none() {
+            self.cached = self.cached.min(past);
         }
+    }
+
+    /// Whether it ever had a slot.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.admitted.is_some()
     }
 
     /// Is where another one of the same tokens is, whose pages and state it shares or has copies of.
@@ -284,7 +293,10 @@ impl Sequence {
             prompt_tokens: self.prompt_len,
             cached_tokens: self.cached,
             new_tokens: self.tokens.len() - self.prompt_len,
-            prompt_time: first.map(|first| first - self.admitted).unwrap_or_default(),
+            prompt_time: first
+                .zip(self.admitted)
+                .map(|(first, admitted)| first - admitted)
+                .unwrap_or_default(),
             decode_time: first.zip(last).map(|(first, last)| last - first).unwrap_or_default(),
             drafted_tokens: self.drafted,
             accepted_tokens: self.accepted,

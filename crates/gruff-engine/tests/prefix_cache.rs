@@ -7,6 +7,7 @@ use std::sync::Arc;
 use adder::{Adder, Answers, expected, options, request};
 use gruff_engine::speculation::PromptLookup;
 use gruff_engine::{BeamParams, Engine, EngineOptions, FinishReason, Request, RequestId};
+use gruff_kernels::PAGE_LEN;
 use gruff_models::Model;
 use proptest::prelude::*;
 
@@ -223,6 +224,9 @@ fn what_is_kept_never_costs_a_request_its_last_page() {
     }
 }
 
+/// Tokens that a request of a random run drafts at most.
+const DRAFTS: usize = 6;
+
 /// What a random run does next.
 #[derive(Clone, Debug)]
 enum Action {
@@ -284,13 +288,17 @@ proptest! {
                     for (_, len) in &pieces {
                         ends.push(ends.last().unwrap_or(&0) + len);
                     }
+                    // No more answers than there are pages for: those that the prompt fills are shared.
+                    let shared = prompt.len() / PAGE_LEN;
+                    let own = (prompt.len() + new + DRAFTS).div_ceil(PAGE_LEN) - shared;
+                    let count = if shared + count * own > cache_tokens / PAGE_LEN { 1 } else { count };
                     let mut request = request(&prompt, new);
                     request.num_return_sequences = count;
                     if borders {
                         request.borders = ends;
                     }
                     if drafts {
-                        let lookup = PromptLookup { num_tokens: 6, max_matching_ngram_size: 2 };
+                        let lookup = PromptLookup { num_tokens: DRAFTS, max_matching_ngram_size: 2 };
                         request.speculation = Some(Arc::new(lookup));
                     }
                     asked.push((engine.submit(request).unwrap(), prompt, new, count));

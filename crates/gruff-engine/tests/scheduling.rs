@@ -148,3 +148,64 @@ fn one_request_of_a_client_does_not_wait_behind_the_hundred_of_another() {
     assert!(places.is_sorted_by(|a, b| *a < *b + 2), "each client's requests begin in their order");
     assert_eq!(order.len(), 102);
 }
+
+#[test]
+fn requests_that_were_given_up_do_not_push_their_client_back() {
+    // Whether the engine hears of the next one or of the end of the last one first.
+    for ask_first in [false, true] {
+        let mut engine = Engine::new(Adder::new(true), options(256, 1)).unwrap();
+        let ask = |engine: &mut Engine, client| {
+            engine.submit(Request { client, ..request(&[client as u32; 20], 4) }).unwrap()
+        };
+        let many: Vec<_> = (0..100).map(|_| ask(&mut engine, 1)).collect();
+        let mut answers = Answers::default();
+        answers.step(&mut engine);
+        // One request for each key that is pressed, and each ends the one before.
+        let mut last = ask(&mut engine, 2);
+        for _ in 0..50 {
+            if ask_first {
+                let next = ask(&mut engine, 2);
+                engine.cancel(last).unwrap();
+                last = next;
+            } else {
+                engine.cancel(last).unwrap();
+                last = ask(&mut engine, 2);
+            }
+        }
+        // Many at once, given up in any order, and two that are not.
+        let hasty: Vec<_> = (0..64).map(|_| ask(&mut engine, 3)).collect();
+        let kept = [ask(&mut engine, 3), ask(&mut engine, 3)];
+        for at in (0..64).map(|at| at * 37 % 64) {
+            engine.cancel(hasty[at]).unwrap();
+            engine.audit().unwrap();
+        }
+        answers.go_on(&mut engine);
+        let place = |id| answers.order.iter().position(|other| *other == id).unwrap();
+        assert!(place(last) <= 2 && place(kept[0]) <= 2, "{} {}", place(last), place(kept[0]));
+        assert!((place(kept[0]) + 1..=4).contains(&place(kept[1])), "{}", place(kept[1]));
+        assert!(many.is_sorted_by_key(|id| place(*id)), "the other client's keep their order");
+    }
+}
+
+#[test]
+fn what_a_preempted_prompt_had_computed_is_not_told_as_cached() {
+    // 40 pages. The second prompt goes through in small pieces, while the first answer grows by more pages than were
+    // left beside it.
+    let few = EngineOptions { cache_tokens: Some(1280), mixed_tokens: 4, ..options(1280, 2) };
+    let mut engine = Engine::new(Adder::new(false), few).unwrap();
+    let (one, two) = (vec![1; 200], vec![2; 1000]);
+    let first = engine.submit(request(&one, 300)).unwrap();
+    let mut answers = Answers::default();
+    answers.step(&mut engine);
+    let second = engine.submit(request(&two, 5)).unwrap();
+    while engine.stats().preemptions == 0 {
+        answers.step(&mut engine);
+    }
+    assert!(!answers.tokens.contains_key(&second), "it was at its prompt");
+    answers.go_on(&mut engine);
+    assert_eq!(answers.tokens[&first], expected(&one, 300));
+    assert_eq!(answers.tokens[&second], expected(&two, 5));
+    assert!(engine.stats().prefix_cache.cached_tokens > 0, "it went on from what it had computed");
+    let usage = answers.finished[&second].1;
+    assert_eq!(usage.cached_tokens, 0);
+}

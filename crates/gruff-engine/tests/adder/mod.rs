@@ -189,6 +189,8 @@ pub(crate) fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
 pub(crate) struct Answers {
     pub(crate) tokens: HashMap<RequestId, Vec<u32>>,
     pub(crate) finished: HashMap<RequestId, (FinishReason, Usage)>,
+    /// In which they finished.
+    pub(crate) order: Vec<RequestId>,
 }
 
 impl Answers {
@@ -197,6 +199,7 @@ impl Answers {
             Event::Token { request, id, .. } => self.tokens.entry(*request).or_default().push(*id),
             Event::Finished { request, reason, usage, .. } => {
                 self.finished.insert(*request, (*reason, *usage));
+                self.order.push(*request);
             }
             Event::Failed { message, .. } => panic!("{message}"),
             Event::Prompt { .. } | Event::PromptDetails { .. } | Event::Beams { .. } => {}
