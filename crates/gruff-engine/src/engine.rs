@@ -39,8 +39,8 @@ pub struct Engine {
     pub(crate) disk: Option<DiskCache>,
     /// A file that is being written.
     pub(crate) saving: Option<Saving>,
-    /// Of the prefix cache, when all of it that is worth it was in files.
-    pub(crate) saved_version: Option<u64>,
+    /// The prefix cache's clock, when all of it that is worth it was in files.
+    pub(crate) saved_at: Option<u64>,
     /// Of the model, when what the prefix cache holds was computed.
     pub(crate) revision: u64,
     next: u64,
@@ -88,7 +88,7 @@ impl Engine {
             keeper,
             disk,
             saving: None,
-            saved_version: None,
+            saved_at: None,
             revision: model.revision(),
             next: 0,
             rounds: Rounds::default(),

@@ -142,22 +142,29 @@ impl Engine {
         let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model)) else { return };
         let known = self.prefix.reach(None, tokens);
         let wanted = &tokens[..tokens.len() - 1];
-        let Some((file, len)) = disk.best(wanted, known, self.keeper.recurrent) else { return };
-        let count = len.div_ceil(PAGE_LEN);
-        if self.pages.available() + self.prefix.evictable(&self.pages) < count {
-            return;
-        }
-        let mut pages = loop {
-            match self.pages.take(count) {
-                Some(pages) => break pages,
-                None if self.prefix.evict(&mut self.pages) => {}
-                None => return,
+        // One that cannot be read is forgotten, and the next best may do.
+        while let Some((file, len)) = disk.best(wanted, known, self.keeper.recurrent) {
+            let count = len.div_ceil(PAGE_LEN);
+            if self.pages.available() + self.prefix.evictable(&self.pages) < count {
+                return;
             }
-        };
-        if let Some(snapshot) = disk.read(file, len, &pages, &mut self.caches, self.keeper.recurrent) {
-            self.prefix.insert(&mut self.pages, None, &tokens[..len], &mut pages, snapshot);
+            let mut pages = loop {
+                match self.pages.take(count) {
+                    Some(pages) => break pages,
+                    None if self.prefix.evict(&mut self.pages) => {}
+                    None => return,
+                }
+            };
+            let read = disk.read(file, len, &pages, &mut self.caches, self.keeper.recurrent);
+            let is_read = read.is_some();
+            if let Some(snapshot) = read {
+                self.prefix.insert(&mut self.pages, None, &tokens[..len], &mut pages, snapshot);
+            }
+            self.pages.give_back(pages);
+            if is_read {
+                return;
+            }
         }
-        self.pages.give_back(pages);
     }
 
     /// Writes what is kept to files, where there is a folder for it.
@@ -166,7 +173,7 @@ impl Engine {
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model))
             && self.model.revision() == self.revision
         {
-            disk.write(&self.prefix.branches(), &self.caches);
+            disk.write(self.prefix.branches(), &self.caches);
         }
     }
 
@@ -175,7 +182,7 @@ impl Engine {
     /// time after the pause that it gives, and who has calls it once a step; without that, files are written at the end
     /// alone.
     pub fn save_some(&mut self) -> Option<Duration> {
-        let Some(saving) = &mut self.saving else { return self.begin_saving().then_some(Duration::ZERO) };
+        let Some(saving) = &mut self.saving else { return self.begin_saving() };
         let (progress, pages) = saving.go_on(&self.caches);
         self.pages.give_back(pages);
         match progress {
@@ -188,6 +195,12 @@ impl Engine {
                 self.give_up_saving();
                 Some(Duration::ZERO)
             }
+            Progress::Failed(fault) => {
+                if let Some((saving, disk)) = self.saving.take().zip(self.disk.as_mut()) {
+                    self.pages.give_back(disk.fail(saving, &fault));
+                }
+                Some(Duration::ZERO)
+            }
         }
     }
 
@@ -196,19 +209,27 @@ impl Engine {
         self.saving.is_some()
     }
 
-    fn begin_saving(&mut self) -> bool {
-        let Some(disk) = self.disk.as_mut().filter(|disk| disk.serves(&*self.model)) else { return false };
-        // What was looked at and found to be in files is not looked at again.
-        let version = self.prefix.version();
-        if self.model.revision() != self.revision || self.saved_version == Some(version) {
-            return false;
+    fn begin_saving(&mut self) -> Option<Duration> {
+        let disk = self.disk.as_mut().filter(|disk| disk.serves(&*self.model))?;
+        // What was looked at and found to be in files is not looked at again before something is used: that also says
+        // whose files stay.
+        let clock = self.prefix.clock();
+        if self.model.revision() != self.revision || self.saved_at == Some(clock) {
+            return None;
+        }
+        if let Some(rest) = disk.rest() {
+            return Some(rest);
         }
         self.saving = disk.begin(self.prefix.branches(), self.keeper.recurrent);
-        match &self.saving {
-            Some(saving) => self.pages.share(saving.pages()),
-            None => self.saved_version = Some(version),
+        if let Some(saving) = &self.saving {
+            self.pages.share(saving.pages());
+            return Some(Duration::ZERO);
         }
-        self.saving.is_some()
+        let rest = disk.rest();
+        if rest.is_none() {
+            self.saved_at = Some(clock);
+        }
+        rest
     }
 
     /// Takes in a file that is written, or as much of one as there was.
@@ -220,8 +241,9 @@ impl Engine {
 
     /// Gives up a file that still needs pages, for those who need them more; `false` where there is none.
     pub(crate) fn give_up_saving(&mut self) -> bool {
-        let Some(saving) = self.saving.take_if(|saving| !saving.pages().is_empty()) else { return false };
-        self.pages.give_back(saving.give_up());
+        let taken = self.saving.take_if(|saving| !saving.pages().is_empty());
+        let Some((saving, disk)) = taken.zip(self.disk.as_mut()) else { return false };
+        self.pages.give_back(disk.give_up(saving));
         true
     }
 

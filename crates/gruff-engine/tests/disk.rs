@@ -304,10 +304,69 @@ fn what_was_used_last_keeps_its_file_where_there_is_room_for_one() {
     assert_eq!(files(folder.path()).len(), 1);
     let mut engine = Engine::new(model.clone(), with(folder.path(), one + one / 2)).unwrap();
     assert_eq!(ask(&mut engine, &text(3, 500)), 499);
+    // One that made room and is used again has a file again, though nothing of it is new.
+    ask(&mut engine, &text(2, 500));
+    save_all(&mut engine);
+    ask(&mut engine, &text(3, 500));
+    save_all(&mut engine);
+    let [written] = files(folder.path()).try_into().unwrap();
+    ask(&mut engine, &text(2, 500));
+    save_all(&mut engine);
+    let [other] = files(folder.path()).try_into().unwrap();
+    assert_ne!(other, written);
+    // So it is at an orderly end, and where another process made the room.
+    std::fs::remove_file(other).unwrap();
+    drop(engine);
+    let mut engine = Engine::new(model.clone(), with(folder.path(), one + one / 2)).unwrap();
+    assert_eq!(ask(&mut engine, &text(2, 500)), 499);
+    std::mem::forget(engine);
     // Where there is room for none, none is written.
     let other = tempfile::tempdir().unwrap();
     let mut engine = Engine::new(model, with(other.path(), one / 2)).unwrap();
     ask(&mut engine, &text(1, 500));
     assert_eq!(engine.save_some(), None);
     assert_eq!(files(other.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn where_a_file_has_gone_the_next_best_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Adder::new(false);
+    let (long, short) = (text(1, 700), [&text(1, 400)[..], &text(2, 300)].concat());
+    let mut paths = Vec::new();
+    for prompt in [&short, &long] {
+        let mut engine = Engine::new(model.clone(), with(folder.path(), 1 << 30)).unwrap();
+        ask(&mut engine, prompt);
+        drop(engine);
+        paths.extend(
+            files(folder.path()).into_iter().filter(|path| !paths.contains(path)).collect::<Vec<_>>(),
+        );
+    }
+    let mut engine = Engine::new(model, with(folder.path(), 1 << 30)).unwrap();
+    std::fs::remove_file(&paths[1]).unwrap();
+    assert_eq!(ask(&mut engine, &long), 400);
+}
+
+#[test]
+fn what_cannot_be_written_is_tried_again_after_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = Engine::new(Adder::new(true), with(folder.path(), 1 << 30)).unwrap();
+    ask(&mut engine, &text(1, 700));
+    let own = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_dir(&own).unwrap();
+    let rest = loop {
+        let pause = engine.save_some().expect("not all is in files");
+        engine.audit().unwrap();
+        if pause.as_secs() > 1 {
+            break pause;
+        }
+        std::thread::sleep(pause);
+    };
+    assert!(!engine.is_saving() && rest.as_secs() <= 60, "{rest:?}");
+    // Whoever looks earlier is told the same.
+    assert!(engine.save_some().is_some_and(|pause| pause.as_secs() > 1));
+    // The end tries once more.
+    std::fs::create_dir(&own).unwrap();
+    drop(engine);
+    assert_eq!(files(folder.path()).len(), 1);
 }

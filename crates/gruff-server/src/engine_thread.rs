@@ -79,6 +79,9 @@ impl EngineThread {
             // Whatever goes wrong in a step, the senders are dropped, so that every request hears of the end.
             let ended = catch_unwind(AssertUnwindSafe(|| state.run(&receiver)));
             flag.store(false, Ordering::Release);
+            // Before the engine, which may have files to write at its end.
+            state.jobs.clear();
+            drop(receiver);
             if ended.is_err() {
                 tracing::error!("the engine has stopped after a panic");
             }
@@ -227,5 +230,81 @@ impl State {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Receiver as Gate;
+
+    use gruff::floors::engine::{Context, EngineOptions};
+    use gruff::floors::kernels::{Activations, Device, Step, Tensor};
+    use gruff::floors::models::{self, CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names};
+
+    use super::*;
+
+    /// Panics when it is to compute, and lets the engine's end last until it is let go.
+    struct Panics {
+        base: ModelBase,
+        gate: Mutex<Gate<()>>,
+    }
+
+    impl Model for Panics {
+        fn base(&self) -> &ModelBase {
+            &self.base
+        }
+
+        fn forward(&self, _: &Step, _: &mut Caches) -> models::Result<Tensor> {
+            panic!("a fault of the engine's");
+        }
+    }
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = gate.recv_timeout(Duration::from_secs(60));
+        }
+    }
+
+    fn panics(gate: Gate<()>) -> Engine {
+        let config = ModelConfig {
+            architecture: "panics".into(),
+            name: None,
+            num_hidden_layers: 1,
+            hidden_size: 8,
+            vocab_size: 8,
+            max_position_embeddings: 64,
+            num_parameters: 1,
+            weight_bytes: 4,
+            caches: CachePlan::new(vec![LayerCache::Kv { kv_heads: 1, key_dim: 8, value_dim: 8 }]),
+        };
+        let base = ModelBase::new(config, Device::reference(Activations::F32), Names(&[]));
+        let options =
+            EngineOptions { context: Context::Tokens(64), max_sequences: 1, ..EngineOptions::default() };
+        Engine::new(Arc::new(Panics { base, gate: Mutex::new(gate) }), options).unwrap()
+    }
+
+    #[test]
+    fn who_waits_for_an_engine_that_has_stopped_hears_of_it_before_its_end_is_over() {
+        let (let_go, gate) = channel();
+        let thread = EngineThread::start(panics(gate), Arc::default()).unwrap();
+        let (heard, hears) = channel();
+        // The second one still waits when the first is computed.
+        let listeners: Vec<_> = (0..2)
+            .map(|choice| {
+                let (updates, mut told) = tokio::sync::mpsc::unbounded_channel();
+                let request = Request::new(vec![1, 2, 3]);
+                let cancelled = Arc::default();
+                let _ = thread.submit(Job { request, choice, updates, cancelled, place: None });
+                let heard = heard.clone();
+                std::thread::spawn(move || heard.send(told.blocking_recv().is_none()))
+            })
+            .collect();
+        let all: Vec<_> = (0..2).map(|_| hears.recv_timeout(Duration::from_secs(30))).collect();
+        let running = thread.is_running();
+        let_go.send(()).unwrap();
+        assert_eq!(all, [Ok(true), Ok(true)]);
+        assert!(!running);
+        listeners.into_iter().for_each(|listener| listener.join().unwrap().unwrap());
     }
 }

@@ -6,7 +6,7 @@
 //! one snapshot.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -200,6 +200,11 @@ impl PrefixFile {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether nobody has removed it.
+    pub(super) fn is_there(&self) -> bool {
+        !self.path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
     pub(super) fn header(&self) -> &Header {

@@ -8,6 +8,7 @@ mod file;
 mod saving;
 
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use gruff_kernels::{CHUNK, PAGE_LEN};
@@ -61,6 +62,9 @@ pub(crate) struct DiskCache {
     revision: Option<u64>,
     /// When it may be tried again to write while the engine runs.
     rests_until: Option<Instant>,
+    /// What writes a file that was given up, until it has ended, and the file's size: one at a time is at it, so that
+    /// what one removes is seen by the next.
+    given_up: Option<(JoinHandle<Result<PrefixFile, String>>, u64)>,
 }
 
 impl DiskCache {
@@ -87,6 +91,7 @@ impl DiskCache {
             entries: Vec::new(),
             revision,
             rests_until: None,
+            given_up: None,
         };
         remove_unfinished(&cache.root);
         for (path, size, _) in files_in(&cache.folder) {
@@ -137,7 +142,10 @@ impl DiskCache {
                 Some(snapshot)
             }
             Err(fault) => {
-                tracing::warn!("{} is not used: it {fault}", file.path().display());
+                // One that has made room for others, of this process or of another, is nothing to warn of.
+                if file.is_there() {
+                    tracing::warn!("{} is not used: it {fault}", file.path().display());
+                }
                 self.entries.remove(index);
                 None
             }
@@ -145,11 +153,13 @@ impl DiskCache {
     }
 
     /// Writes branches of the tree, those used last first, as far as there is room; older files make some.
-    pub(crate) fn write(&mut self, branches: &[Branch], caches: &Caches) {
+    pub(crate) fn write(&mut self, branches: impl Iterator<Item = Branch>, caches: &Caches) {
+        self.end_given_up();
+        self.forget_removed();
         let mut written = Vec::new();
         let mut total = 0;
-        for branch in branches.iter().filter(|branch| branch.tokens.len() >= LEAST) {
-            let header = self.header(branch);
+        for branch in branches.filter(|branch| branch.tokens.len() >= LEAST) {
+            let header = self.header(&branch);
             let known = self.entries.iter().find(|entry| header.is_part_of(entry.file.header()));
             let known = known.map(|entry| (entry.file.path().to_owned(), entry.size));
             let size = known.as_ref().map(|(_, size)| *size).or_else(|| file::size(&header, &self.sizes));
@@ -163,13 +173,18 @@ impl DiskCache {
                 break;
             }
             if known.is_none() {
-                self.make_room(total + size, &written);
+                make_room(&self.root, self.budget, total + size, &written);
+                self.forget_removed();
                 let page = |page: &u32| caches.page_bytes(*page).map(Section::Page);
                 let pages = branch.pages.iter().map(|number| page(number).map_err(|error| error.to_string()));
                 let snapshots =
                     branch.snapshots.iter().cloned().map(|snapshot| Ok(Section::Snapshot(snapshot)));
+                let superseded = self.superseded(&header);
                 match file::write(&name, header, pages.chain(snapshots)) {
-                    Ok(file) => self.wrote(file, size),
+                    Ok(file) => {
+                        remove(&superseded);
+                        self.wrote(file, size);
+                    }
                     Err(fault) => return not_written(&name, &fault),
                 }
             }
@@ -186,39 +201,55 @@ impl DiskCache {
         }
     }
 
-    /// Takes a new file in. Those of which it has all make room.
+    /// The files of which a new one has all: they make room for it.
+    fn superseded(&self, header: &Header) -> Vec<PathBuf> {
+        let name = header.name();
+        let files =
+            self.entries.iter().map(|entry| &entry.file).filter(|file| file.header().is_part_of(header));
+        files.map(|file| file.path().to_owned()).filter(|path| !path.ends_with(&name)).collect()
+    }
+
+    /// Takes a new file in, and forgets those that it supersedes.
     fn wrote(&mut self, file: PrefixFile, size: u64) {
         self.entries.retain(|entry| {
-            let known = entry.file.path();
-            if known == file.path() {
-                return false;
-            }
-            let superseded = entry.file.header().is_part_of(file.header());
-            if superseded && let Err(error) = std::fs::remove_file(known) {
-                tracing::debug!("{} stays: {error}", known.display());
-            }
-            !superseded
+            let known = &entry.file;
+            known.path() != file.path() && !known.header().is_part_of(file.header())
         });
         self.entries.push(Entry { file, size });
     }
 
-    /// Removes files of any model, the oldest first, until the others beside those just written leave room.
-    fn make_room(&self, needed: u64, keep: &[PathBuf]) {
-        remove_unfinished(&self.root);
-        let mut others: Vec<_> = paths_in(&self.root)
-            .flat_map(|folder| files_in(&folder))
-            .filter(|(path, ..)| !keep.contains(path))
-            .collect();
-        others.sort_by_key(|(_, _, modified)| *modified);
-        let mut taken: u64 = others.iter().map(|(_, size, _)| size).sum();
-        for (path, size, _) in others {
-            if taken + needed <= self.budget {
-                return;
-            }
-            match std::fs::remove_file(&path) {
-                Ok(()) => taken -= size,
-                Err(error) => tracing::warn!("{} cannot be removed: {error}", path.display()),
-            }
+    /// Forgets files that are no more: they have made room for others, of this process or of another.
+    fn forget_removed(&mut self) {
+        self.entries.retain(|entry| entry.file.is_there());
+    }
+}
+
+/// Removes files of any model, the oldest first, until the others beside those to be kept leave room for `needed` of
+/// `budget` bytes.
+fn make_room(root: &Path, budget: u64, needed: u64, keep: &[PathBuf]) {
+    remove_unfinished(root);
+    let mut others: Vec<_> = paths_in(root)
+        .flat_map(|folder| files_in(&folder))
+        .filter(|(path, ..)| !keep.contains(path))
+        .collect();
+    others.sort_by_key(|(_, _, modified)| *modified);
+    let mut taken: u64 = others.iter().map(|(_, size, _)| size).sum();
+    for (path, size, _) in others {
+        if taken + needed <= budget {
+            return;
+        }
+        match std::fs::remove_file(&path) {
+            Ok(()) => taken -= size,
+            Err(error) => tracing::warn!("{} cannot be removed: {error}", path.display()),
+        }
+    }
+}
+
+/// Removes files that another one supersedes.
+fn remove(paths: &[PathBuf]) {
+    for path in paths {
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::debug!("{} stays: {error}", path.display());
         }
     }
 }

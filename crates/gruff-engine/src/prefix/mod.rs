@@ -98,9 +98,9 @@ impl PrefixCache {
         }
     }
 
-    /// Another one whenever it holds something else.
-    pub(crate) fn version(&self) -> u64 {
-        self.version
+    /// Another one whenever something was taken in or used.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
@@ -199,9 +199,9 @@ impl PrefixCache {
     }
 
     /// All that was computed without scales of one's own, a branch for each leaf, those used last first.
-    pub(crate) fn branches(&self) -> Vec<Branch> {
+    pub(crate) fn branches(&self) -> impl Iterator<Item = Branch> {
         let plain = self.roots.iter().find(|(key, _)| key.is_none()).map(|(_, root)| *root);
-        self.leaves.iter().rev().filter_map(|(_, leaf)| self.branch(*leaf, plain?)).collect()
+        self.leaves.iter().rev().filter_map(move |(_, leaf)| self.branch(*leaf, plain?))
     }
 
     fn branch(&self, leaf: NodeId, root: NodeId) -> Option<Branch> {

@@ -240,7 +240,7 @@ fn what_a_damaged_tree_has_lost_is_only_not_found() {
                 bench.tree.insert(&mut bench.pool, None, prompt, &mut pages, state);
                 bench.pool.give_back(pages);
             }
-            bench.tree.branches();
+            bench.tree.branches().for_each(drop);
             bench.tree.evictable(&bench.pool);
             while bench.tree.evict(&mut bench.pool) {}
             bench.tree.clear(&mut bench.pool);
