@@ -15,12 +15,23 @@ use crate::metrics::Metrics;
 use crate::request_log::Record;
 use crate::service::Service;
 
+/// How far an answer has come for who reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Of its prompt.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens that have come.
+    pub(crate) tokens: usize,
+    /// Whether it has been counted as a whole answer.
+    pub(crate) ended: bool,
+}
+
 /// The answers to one request. Dropping it cancels what is still being generated.
 pub(crate) struct Generation {
     pub(crate) updates: UnboundedReceiver<(usize, Update)>,
     pub(crate) cancelled: Vec<Arc<AtomicBool>>,
-    /// Which answers have begun.
-    pub(crate) begun: Vec<bool>,
+    /// How far each answer has come.
+    pub(crate) progress: Vec<Progress>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) started: Instant,
     pub(crate) metrics: Arc<Metrics>,
@@ -43,11 +54,14 @@ impl Generation {
         };
         match &next {
             Some((choice, Update::Token(..))) => {
-                if let Some(begun) = self.begun.get_mut(*choice).filter(|begun| !**begun) {
-                    *begun = true;
-                    let time = self.started.elapsed();
-                    self.metrics.first_token(time);
-                    self.record.first_token(time);
+                if let Some(progress) = self.progress.get_mut(*choice) {
+                    if progress.tokens == 0 {
+                        let time = self.started.elapsed();
+                        self.metrics.first_token(time);
+                        self.record.first_token(progress.prompt_tokens, time);
+                    }
+                    progress.tokens += 1;
+                    self.record.token();
                 }
             }
             Some((_, Update::Failed(error))) => return Err(error.clone()),
@@ -57,15 +71,26 @@ impl Generation {
     }
 
     /// Counts an answer that has ended, by what its request is told of it.
-    pub(crate) fn ended(&self, usage: &Usage) {
+    pub(crate) fn ended(&mut self, choice: usize, usage: &Usage) {
         self.metrics.answer(usage, self.started.elapsed());
-        self.record.answer(usage);
+        if let Some(progress) = self.progress.get_mut(choice) {
+            self.record.answer(usage, progress.tokens);
+            progress.ended = true;
+        }
     }
 
     /// Ends one answer; its [`Update::Finished`] still comes, and before it tokens that were computed meanwhile.
     pub(crate) fn cancel(&self, choice: usize) {
         if let Some(cancelled) = self.cancelled.get(choice) {
             cancelled.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        for left in self.progress.iter().filter(|progress| !progress.ended && progress.tokens > 0) {
+            self.metrics.left(left.tokens);
         }
     }
 }
@@ -202,6 +227,7 @@ mod tests {
         let service = Arc::new(Service::start(served, options, &shared).unwrap());
         let prompt = service.tokenizer.encode("A cat").unwrap();
         let config = GenerationConfig { max_new_tokens: Some(3), ..service.generation_config.clone() };
+        let prompt_tokens = prompt.len();
         let requests = service.requests(&[prompt], 2, &config).unwrap();
         let mut generation = service.begin(requests).unwrap();
         for _ in 0..1000 {
@@ -214,6 +240,30 @@ mod tests {
         assert!(generation.next().await.unwrap().is_some());
         generation.deadline = Some(Instant::now());
         assert_eq!(generation.next().await.unwrap_err(), ApiError::timeout());
+
+        // One token was told; the answer it is of is left.
+        let (metrics, record) = (generation.metrics.clone(), generation.record.clone());
+        drop(generation);
+        let text = metrics.text(&crate::metrics::Now::default());
+        for line in
+            ["gruff_left_answers_total 1", "gruff_left_tokens_total 1", "gruff_generated_tokens_total 0"]
+        {
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+        assert_eq!(record.tokens(), (prompt_tokens as u64, 0, 1));
+    }
+
+    #[test]
+    fn a_whole_answer_counts_by_its_usage() {
+        let record = Record::default();
+        record.first_token(9, Duration::from_secs(1));
+        (0..5).for_each(|_| record.token());
+        assert_eq!(record.tokens(), (9, 0, 5));
+        let usage = Usage { prompt_tokens: 9, cached_tokens: 8, new_tokens: 3, ..Usage::default() };
+        record.answer(&usage, 5);
+        assert_eq!(record.tokens(), (9, 8, 3));
+        record.answer(&usage, 0);
+        assert_eq!(record.tokens(), (18, 16, 6), "an answer without a token of its own");
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Service {
             logprobs: Untold::default(),
             calls: 0,
             tokens: 0,
+            told: 0,
             reasoning_tokens: 0,
             most_calls: if job.parallel_tool_calls { usize::MAX } else { 1 },
             over: false,
@@ -245,6 +246,8 @@ struct Choice {
     calls: usize,
     most_calls: usize,
     tokens: usize,
+    /// Tokens up to the last one of which something was told.
+    told: usize,
     reasoning_tokens: usize,
     /// Nothing more is told of it.
     over: bool,
@@ -266,6 +269,30 @@ impl Choice {
             }
         }
         kept
+    }
+
+    /// The events that one more token brings with a piece of text.
+    fn token(&mut self, text: &str) -> Vec<OutputEvent> {
+        let events = self.parser.feed(text);
+        let events = self.events(events);
+        self.tokens += 1;
+        if !events.is_empty() {
+            self.told = self.tokens;
+        }
+        if events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_))) {
+            self.reasoning_tokens = self.tokens;
+        }
+        events
+    }
+
+    /// Whether it ended because a call began that is one too many.
+    fn has_enough_calls(&self) -> bool {
+        self.over && self.reader.stopped().is_none()
+    }
+
+    /// Its tokens, where it ended before the engine heard of it. What shows that a call is one too many is no part of it.
+    fn own_tokens(&self) -> usize {
+        if self.has_enough_calls() { self.told } else { self.tokens }
     }
 
     /// Each event with what there is to say of its tokens.
@@ -295,12 +322,7 @@ impl ChatRun {
                     if let (Some(_), Some(details)) = (&text, details) {
                         choice.logprobs.push(TokenLogprob::new(&self.tokenizer, id, &details));
                     }
-                    let events = choice.parser.feed(&text.unwrap_or_default());
-                    let events = choice.events(events);
-                    choice.tokens += 1;
-                    if events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_))) {
-                        choice.reasoning_tokens = choice.tokens;
-                    }
+                    let events = choice.token(&text.unwrap_or_default());
                     choice.over |= choice.reader.stopped().is_some();
                     if choice.over {
                         self.generation.cancel(index);
@@ -311,12 +333,11 @@ impl ChatRun {
                 Update::Finished(reason, usage) => {
                     let (reason, usage) = match choice.over {
                         // Whatever else was computed until the engine heard of it.
-                        true => (FinishReason::Cancelled, ended_with(choice.tokens, usage)),
+                        true => (FinishReason::Cancelled, ended_with(choice.own_tokens(), usage)),
                         false => (reason, usage),
                     };
-                    self.generation.ended(&usage);
-                    let enough_calls = choice.over && choice.reader.stopped().is_none();
-                    if !enough_calls {
+                    self.generation.ended(index, &usage);
+                    if !choice.has_enough_calls() {
                         choice.over = false;
                         let mut events = choice.parser.feed(&choice.reader.finish());
                         events.extend(choice.parser.finish());
@@ -335,5 +356,49 @@ impl ChatRun {
                 Update::Failed(error) => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gruff::floors::text::chat::ToolCallFormat;
+    use gruff::{AutoTokenizer, BUNDLED};
+
+    use super::*;
+
+    #[test]
+    fn what_shows_that_a_call_is_one_too_many_is_not_counted() {
+        let tokenizer = AutoTokenizer::from_pretrained(BUNDLED).load().unwrap();
+        let format = OutputFormat { reasoning: None, tool_calls: Some(ToolCallFormat::Hermes) };
+        let choice = |most_calls| Choice {
+            reader: TextReader::new(tokenizer.tokenizer(), Arc::default(), format, Vec::new(), false),
+            parser: OutputParser::new(None, format.tool_calls, "", &[]),
+            logprobs: Untold::default(),
+            calls: 0,
+            most_calls,
+            tokens: 0,
+            told: 0,
+            reasoning_tokens: 0,
+            over: false,
+        };
+        let call = ["<tool_call>", "\n", "{\"name\": \"", "f", "\", \"arguments\": {\"x\": ", "1", "}}"];
+        let between = ["\n", "</tool_call>", "\n"];
+        let pieces: Vec<&str> = call.iter().chain(&between).chain(&call).copied().collect();
+        let read = |most_calls| {
+            let mut choice = choice(most_calls);
+            let mut events = Vec::new();
+            for piece in &pieces {
+                events.extend(choice.token(piece));
+                if choice.over {
+                    break;
+                }
+            }
+            let begun = events.iter().filter(|event| matches!(event, OutputEvent::CallStart { .. })).count();
+            (begun, choice.over, choice.own_tokens())
+        };
+        let (calls, over, tokens) = read(1);
+        assert_eq!((calls, over), (1, true));
+        assert!((call.len()..=call.len() + between.len()).contains(&tokens), "{tokens}");
+        assert_eq!(read(2), (2, false, pieces.len()));
     }
 }

@@ -98,17 +98,17 @@ impl Form {
             return error;
         }
         let fault = |schema: &Value| {
-            model.constraint(&Constraint::json_schema(schema.clone())).err().map(|error| error.to_string())
+            model.constraint(&Constraint::json_schema(schema.clone())).err().map(ApiError::from)
         };
-        if let Some(message) = self.schema.as_ref().and_then(fault) {
-            return ApiError::field("response_format", message);
+        if let Some(error) = self.schema.as_ref().and_then(fault) {
+            return error;
         }
         for (place, tool) in tools.iter().enumerate() {
             let schema = tool.pointer("/function/parameters").cloned().unwrap_or_else(|| json!({}));
-            if let Some(message) = fault(&schema) {
+            if let Some(error) = fault(&schema) {
                 let field = format!("tools[{place}]");
-                let message = message.replacen("constraint", "parameters", 1);
-                return ApiError::field(field.as_str(), format!("{field}: {message}"));
+                let message = format!("{field}: {}", error.message.replacen("constraint", "parameters", 1));
+                return ApiError { param: Some(field), message, ..error };
             }
         }
         ApiError { param: Some(self.field().to_owned()), ..error }

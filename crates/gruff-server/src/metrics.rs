@@ -63,6 +63,8 @@ pub(crate) struct Metrics {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     generated_tokens: AtomicU64,
+    left_answers: AtomicU64,
+    left_tokens: AtomicU64,
     loads: AtomicU64,
     unloads: AtomicU64,
     pub(crate) engines: EngineCounters,
@@ -83,6 +85,12 @@ impl Metrics {
         add(&self.cached_tokens, usage.cached_tokens);
         add(&self.generated_tokens, usage.new_tokens);
         self.answer.observe(time);
+    }
+
+    /// An answer was left before its end, its client gone or its time over, when so many of its tokens had come.
+    pub(crate) fn left(&self, tokens: usize) {
+        self.left_answers.fetch_add(1, Ordering::Relaxed);
+        self.left_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
     /// The first token of an answer has come.
@@ -106,7 +114,9 @@ impl Metrics {
         let counters = [
             ("gruff_prompt_tokens_total", "Tokens of prompts answered.", &self.prompt_tokens),
             ("gruff_cached_tokens_total", "Prompt tokens that caches saved.", &self.cached_tokens),
-            ("gruff_generated_tokens_total", "Tokens generated.", &self.generated_tokens),
+            ("gruff_generated_tokens_total", "Tokens of answers that ended.", &self.generated_tokens),
+            ("gruff_left_answers_total", "Answers left before their end.", &self.left_answers),
+            ("gruff_left_tokens_total", "Tokens of answers left before their end.", &self.left_tokens),
             ("gruff_model_loads_total", "Models loaded for a request.", &self.loads),
             ("gruff_model_unloads_total", "Models unloaded.", &self.unloads),
         ];

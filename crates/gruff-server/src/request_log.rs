@@ -41,17 +41,33 @@ impl Record {
         self.model.get_or_init(|| id.to_owned());
     }
 
-    /// A first token has come.
-    pub(crate) fn first_token(&self, time: Duration) {
+    /// The first token of an answer has come.
+    pub(crate) fn first_token(&self, prompt_tokens: usize, time: Duration) {
+        self.prompt_tokens.fetch_add(prompt_tokens as u64, Ordering::Relaxed);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
         let _ = self.first_token.compare_exchange(0, micros, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// An answer has ended.
-    pub(crate) fn answer(&self, usage: &Usage) {
-        self.prompt_tokens.fetch_add(usage.prompt_tokens as u64, Ordering::Relaxed);
+    /// A token of an answer has come: an answer that never ends is logged with those that have.
+    pub(crate) fn token(&self) {
+        self.generated_tokens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An answer has ended, of which so many tokens had come.
+    pub(crate) fn answer(&self, usage: &Usage, came: usize) {
+        if came == 0 {
+            self.prompt_tokens.fetch_add(usage.prompt_tokens as u64, Ordering::Relaxed);
+        }
         self.cached_tokens.fetch_add(usage.cached_tokens as u64, Ordering::Relaxed);
-        self.generated_tokens.fetch_add(usage.new_tokens as u64, Ordering::Relaxed);
+        // Wraps where fewer are told than came, and so subtracts.
+        let more = (usage.new_tokens as u64).wrapping_sub(came as u64);
+        self.generated_tokens.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Tokens of prompts, those of them that were cached, and generated ones.
+    pub(crate) fn tokens(&self) -> (u64, u64, u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (load(&self.prompt_tokens), load(&self.cached_tokens), load(&self.generated_tokens))
     }
 }
 
@@ -69,9 +85,9 @@ pub(crate) struct Line {
 
 impl Line {
     fn write(&self, whole: bool) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (prompt_tokens, cached_tokens, completion_tokens) = self.record.tokens();
         let millis = |micros: u64| (micros / 100) as f64 / 10.0;
-        let first = load(&self.record.first_token).checked_sub(1).map(millis);
+        let first = self.record.first_token.load(Ordering::Relaxed).checked_sub(1).map(millis);
         tracing::info!(
             target: "gruff_server::requests",
             id = self.id,
@@ -80,9 +96,9 @@ impl Line {
             status = self.status.as_u16(),
             error = self.error,
             model = self.record.model.get(),
-            prompt_tokens = load(&self.record.prompt_tokens),
-            cached_tokens = load(&self.record.cached_tokens),
-            completion_tokens = load(&self.record.generated_tokens),
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
             first_token_ms = first,
             total_ms = millis(u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)),
             whole,

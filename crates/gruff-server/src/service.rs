@@ -10,7 +10,7 @@ use gruff::{AutoModelForCausalLM, AutoTokenizer, GenerateOptions, GenerationConf
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::answer::Generation;
+use crate::answer::{Generation, Progress};
 use crate::api_error::ApiError;
 use crate::background;
 use crate::client::Client;
@@ -156,6 +156,9 @@ impl Service {
     /// Hands requests to the engine.
     pub(crate) fn begin(self: &Arc<Self>, requests: Vec<Request>) -> Result<Generation, ApiError> {
         let choices = requests.len();
+        let begins =
+            |request: &Request| Progress { prompt_tokens: request.prompt.len(), tokens: 0, ended: false };
+        let progress = requests.iter().map(begins).collect();
         let client = Client::current();
         let places = self.queue.take(client, choices)?;
         let (sender, updates) = unbounded_channel();
@@ -171,7 +174,7 @@ impl Service {
         record.model(&self.id);
         Ok(Generation {
             updates,
-            begun: vec![false; choices],
+            progress,
             cancelled,
             deadline: background::deadline(),
             started,

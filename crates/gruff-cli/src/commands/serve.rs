@@ -68,8 +68,8 @@ pub(crate) struct Serve {
     /// Seconds that a request may take [default: as long as it does]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<NonZeroUsize>,
-    /// Folder that what was computed is written to, when there is nothing else to do and at the end, so that it
-    /// survives a restart; who may read it may read the tokens of requests
+    /// Folder that what was computed is written to, when there is nothing else to do, every half minute while there
+    /// is, and at the end, so that it survives a restart; who may read it may read the tokens of requests
     #[arg(long, value_name = "DIR")]
     prefix_cache_dir: Option<PathBuf>,
     /// MiB that all files in that folder may take

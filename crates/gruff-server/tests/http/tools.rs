@@ -275,10 +275,11 @@ fn outlines_of_schemas_compile_that_are_too_large() {
 #[test]
 fn schemas_too_large_for_a_grammar_are_followed_in_outline_unless_they_are_strict() {
     let server = Running::shared();
-    let ask = |strict: bool, choice: &str| {
-        let fields = json!({"tools": [large_tool(450, strict)], "tool_choice": choice});
+    let ask_with = |tool: Value, choice: &str| {
+        let fields = json!({"tools": [tool], "tool_choice": choice});
         server.post(CHAT, &request(fields)).error(400)
     };
+    let ask = |strict: bool, choice: &str| ask_with(large_tool(450, strict), choice);
     // What is left to object to is that the bundled model has no room for so long a prompt.
     for (strict, choice) in [(false, "required"), (false, "auto")] {
         assert_eq!(ask(strict, choice)["code"], "context_length_exceeded", "{strict} {choice}");
@@ -287,4 +288,16 @@ fn schemas_too_large_for_a_grammar_are_followed_in_outline_unless_they_are_stric
         let error = ask(true, choice);
         assert_eq!(error["code"], "schema_too_large", "{error}");
     }
+    // So it is where one schema alone is too large.
+    let error = ask_with(large_tool(3000, true), "required");
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("schema_too_large"), &json!("tools[0]")),
+        "{error}"
+    );
+    // A schema that is wrong is not followed in outline.
+    let wrong = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "x": {"type": "number", "multipleOf": 0.123_456_789_012}}}}});
+    let error = ask_with(wrong, "required");
+    assert_eq!((&error["code"], &error["param"]), (&Value::Null, &json!("tools[0]")), "{error}");
 }

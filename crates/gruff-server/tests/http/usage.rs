@@ -110,8 +110,11 @@ fn tokens_behind_a_stop_string_are_not_counted_in_completions() {
             (&json!(expected), &json!(expected))
         );
         let fields = json!({"stream": true, "stream_options": {"include_usage": true}});
-        let (usage, _, _) = told(&server.post(COMPLETIONS, &with(&request, fields)), "/usage");
+        let streamed = server.post(COMPLETIONS, &with(&request, fields));
+        let (usage, _, _) = told(&streamed, "/usage");
         assert_eq!(usage["completion_tokens"], expected);
+        let (timings, _, _) = told(&streamed, "/timings");
+        assert_eq!(timings["predicted_n"], expected);
     }
 }
 

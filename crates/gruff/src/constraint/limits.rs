@@ -27,8 +27,17 @@ const BASE_STACK: usize = 4 << 20;
 /// Stack for every level, in bytes: several times what a build without optimisation was seen to use.
 const STACK_PER_LEVEL: usize = 16 << 10;
 
-/// What the compiler says of grammars that go beyond its limits.
-const OF_SIZE: [&str; 3] = ["too big", "fuel", "too many"];
+/// What the compiler says of grammars that go beyond its limits: whole phrases, since it speaks of much else that is too
+/// large, and repeats words of the grammar.
+const OF_SIZE: [&str; 7] = [
+    "too big (limit",
+    "schema too large",
+    "too many expressions constructed",
+    "too many states: ",
+    "Too many items (limit",
+    "fuel exhausted when checking relevance",
+    "maximum relevance check fuel",
+];
 
 /// Whether an error of the compiler is about how large a grammar is, and not about what it says.
 pub(super) fn speaks_of_size(error: &str) -> bool {
@@ -85,4 +94,36 @@ fn containers(document: &Value) -> Result<usize, String> {
         level = inside;
     }
     Err(format!("it is nested more than {DEEPEST} levels deep"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::{AutoModelForCausalLM, BUNDLED, Constraint, Context, Error};
+
+    #[test]
+    fn faults_of_a_schema_are_not_taken_for_its_size() {
+        let from = AutoModelForCausalLM::from_pretrained(BUNDLED);
+        let model = from.context(Context::Tokens(64)).threads(1).load().unwrap();
+        let fault = |schema| model.constraint(&Constraint::json_schema(schema)).err().unwrap();
+        for schema in [
+            json!({"type": "number", "multipleOf": 0.123_456_789_012}),
+            json!({"type": "string", "format": "fuel, too many and too big"}),
+        ] {
+            let error = fault(schema);
+            assert!(matches!(error, Error::Option(_)), "{error}");
+        }
+        // Thousands of objects that all differ: more parts of regular expressions than there may be.
+        let object = |field: usize| {
+            let items = json!({"enum": ["one", "two", field]});
+            let inner =
+                json!({"a": {"type": "string"}, format!("c{field}"): {"type": "array", "items": items}});
+            (format!("property_{field}"), json!({"type": "object", "required": ["a"], "properties": inner}))
+        };
+        let properties: serde_json::Map<_, _> = (0..2500).map(object).collect();
+        let large = json!({"type": "object", "properties": properties});
+        let error = fault(large);
+        assert!(matches!(&error, Error::GrammarSize(text) if text.contains("too big (limit")), "{error}");
+    }
 }

@@ -7,7 +7,7 @@ use gruff::floors::text::{Detokenizer, Tokenizer};
 use gruff::{FinishReason, Usage};
 use serde_json::{Value, json};
 
-use crate::answer::{Generation, TextReader, ended_with, finish_reason};
+use crate::answer::{Generation, TextReader, ended_with, finish_reason, timings};
 use crate::api_error::ApiError;
 use crate::body::reply;
 use crate::engine_thread::Update;
@@ -201,7 +201,7 @@ impl Run {
                 continue;
             }
             if let Some((_, usage)) = &end {
-                self.generation.ended(usage);
+                self.generation.ended(index, usage);
             }
             let logprobs = if self.tells { choice.lists.take() } else { Value::Null };
             return Ok(Some(More { index, text, logprobs, end }));
@@ -262,7 +262,11 @@ impl Run {
                     let reason = end.map(|(reason, _)| reason);
                     let choice =
                         json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason});
-                    frames.data(&self.envelope.chunk(choice)).await?;
+                    let mut chunk = self.envelope.chunk(choice);
+                    if let (Some((_, usage)), 1) = (&end, self.choices.len()) {
+                        chunk["timings"] = timings(usage);
+                    }
+                    frames.data(&chunk).await?;
                     if let (Some(place), Some((_, usage))) = (usages.get_mut(index), end) {
                         *place = Some(usage);
                     }
