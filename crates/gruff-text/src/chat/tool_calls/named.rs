@@ -105,6 +105,11 @@ impl NamedCalls {
             return if plausible(rest) { Head::More } else { Head::Text };
         };
         let mut header = rest.get(..brace).unwrap_or_default();
+        let len = pending.len() - rest.len() + brace;
+        // What would have been text before its brace came is text with it.
+        if len > MAX_HEAD || !plausible(header) {
+            return Head::Text;
+        }
         let mut id = "";
         if syntax.name == NameStyle::Recipient {
             let Some((head, _)) = header.split_once("<|message|>") else { return Head::Text };
@@ -132,7 +137,7 @@ impl NamedCalls {
         if name.is_empty() || name.contains(char::is_whitespace) || name.contains(['"', '[', '<']) {
             return Head::Text;
         }
-        Head::Found((id.trim().to_owned(), name.to_owned(), pending.len() - rest.len() + brace))
+        Head::Found((id.trim().to_owned(), name.to_owned(), len))
     }
 
     /// Takes away what closes a call; `None` where another one follows.

@@ -398,6 +398,18 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 0..10).prop_map(|parts| parts.concat())
 }
 
+#[test]
+fn a_long_header_is_text_whole_and_cut() {
+    let lines = "<function=f>\n\n\n<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{".to_owned();
+    let name = format!("<function={}>{{}}", "f".repeat(600));
+    for text in [lines, name] {
+        let whole = parse(ToolCallFormat::Functionary, [text.as_str()]);
+        assert_eq!(whole, (text.clone(), Vec::new()));
+        let chars: Vec<String> = text.chars().map(String::from).collect();
+        assert_eq!(parse(ToolCallFormat::Functionary, chars.iter().map(String::as_str)), whole);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
