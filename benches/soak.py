@@ -12,7 +12,8 @@ slowly, leave in the middle, send what is no request, what is too large or what 
 - every answer is the one that the question got alone, and every refusal has the status that is due;
 - nothing is lost: each request is answered, and nothing is in progress at the end;
 - the counters of /metrics are exactly what the clients saw: responses by route and status, tokens, answers;
-- the server's resident memory at the end is within 5 % of what it was after half of the load.
+- the server's resident memory at the end is within 5 % of what it was after half of the load (and 12 MiB, where these
+  were fewer than 10,000 requests: caches fill).
 
 Standard library only.
 """
@@ -31,6 +32,8 @@ from pathlib import Path
 
 GRUFF = os.environ.get("GRUFF", Path(__file__).resolve().parents[1] / "target" / "release" / "gruff")
 FLAT = 0.05
+# Bytes that caches and buffers may still fill in the second half of a short load, and how many requests are none.
+SLACK, MANY = 12 << 20, 10_000
 PATIENCE = 300
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 
@@ -349,7 +352,8 @@ class Soak:
         series = [self.memory[i * (len(self.memory) - 1) // 10] for i in range(11)]
         grown = last / first - 1
         print(f"resident memory, MiB: {', '.join(map(mib, series))}; {grown:+.1%} from half of the load to its end")
-        if grown > FLAT and self.begun >= self.options.judge_memory_from:
+        slack = SLACK if self.begun < MANY else 0
+        if last > first * (1 + FLAT) + slack and self.begun >= self.options.judge_memory_from:
             raise Failure(f"memory grew from {mib(first)} to {mib(last)} MiB")
 
 
