@@ -63,7 +63,12 @@ async function visit(browser, address, { expects = /status of (401|429)|ERR_INCO
 }
 
 const ready = (page) => page.waitForSelector("#model option", { state: "attached" });
-const done = (page) => page.waitForSelector("#stop", { state: "hidden" });
+// The button goes when the stream ends; the text follows with the next frame.
+const done = (page) =>
+  page.waitForFunction(() => {
+    const last = [...document.querySelectorAll(".assistant")].at(-1);
+    return last?.getAttribute("aria-busy") === "false" && document.querySelector("#stop").hidden;
+  });
 const answer = (page) => page.locator(".assistant .prose:not(.reasoning-body)").last();
 
 const said = (page, text) => page.locator(".assistant").getByText(text, { exact: true }).waitFor();
@@ -72,10 +77,7 @@ async function say(page, text) {
   await page.fill("#composer", text);
   await page.press("#composer", "Enter");
   await page.locator(".assistant").last().waitFor();
-  await page.waitForFunction(() => {
-    const last = [...document.querySelectorAll(".assistant")].at(-1);
-    return last.getAttribute("aria-busy") === "false" && document.querySelector("#stop").hidden;
-  });
+  await done(page);
 }
 
 const checks = {
