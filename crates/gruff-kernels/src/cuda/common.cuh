@@ -12,19 +12,10 @@ typedef long long i64;
 #define FULL_WARP 0xffffffffu
 #define INFINITE __int_as_float(0x7f800000)
 
-// A half as its bits, widened.
-static __device__ __forceinline__ float half_to_float(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
+#include "ptx.cuh"
 
-// Rounded to the nearest half, ties to even.
-static __device__ __forceinline__ u16 float_to_half(float value) {
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
+using ptx::float_to_half;
+using ptx::half_to_float;
 
 // The two halves of a word, the lower one first.
 static __device__ __forceinline__ float2 half2_to_float2(u32 bits) {

@@ -208,4 +208,13 @@ mod tests {
         assert_eq!(names.len(), sources::SOURCES.len());
         assert!(sources::SOURCES.iter().all(|source| !source.variants.is_empty()));
     }
+
+    #[test]
+    fn instructions_are_named_in_one_header() {
+        let codes = sources::SOURCES.iter().map(|source| (source.name, source.code));
+        for (name, code) in codes.chain(sources::HEADERS.iter().copied()) {
+            let names = code.contains("asm(") || code.contains("asm volatile");
+            assert_eq!(names, name == "ptx.cuh", "{name}");
+        }
+    }
 }

@@ -20,6 +20,7 @@ pub(crate) struct Source {
 /// What sources may include, by name.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("common.cuh", include_str!("common.cuh")),
+    ("ptx.cuh", include_str!("ptx.cuh")),
     ("blocks.cuh", include_str!("blocks.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];

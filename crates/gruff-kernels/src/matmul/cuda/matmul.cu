@@ -143,25 +143,6 @@ constexpr int MAGIC = 0x4b400000;
 
 __device__ __forceinline__ float from_magic(int bits) { return __fadd_rn(__int_as_float(bits), -12582912.0f); }
 
-__device__ __forceinline__ void mma_32(int (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-__device__ __forceinline__ void mma_16(int (&c)[4], u32 a0, u32 a1, u32 b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b));
-}
-
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], const u8 *from) {
-    u32 address = (u32)__cvta_generic_to_shared(from);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address));
-}
-
 // What two columns of x bring to a sub-block: scales, and sums of it or of its halves.
 struct Pair {
     float scale[2], low[2], high[2];
@@ -184,10 +165,10 @@ __device__ __forceinline__ void multiply(
 ) {
     int low[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, high[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
     if constexpr (Weight::HALVES) {
-        mma_16(low, a[0], a[1], b[0]);
-        mma_16(high, a[2], a[3], b[1]);
+        ptx::mma_s8_k16(low, a[0], a[1], b[0]);
+        ptx::mma_s8_k16(high, a[2], a[3], b[1]);
     } else {
-        mma_32(low, a, b);
+        ptx::mma_s8_k32(low, a, b);
     }
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -206,7 +187,7 @@ struct WeightRows {
 __device__ __forceinline__ void load_rows(WeightRows &rows, const u8 *codes, const float *scales, const float *minima, int j) {
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
-        load_matrices(rows.a[i], codes + i * 16 * PITCH + 32 * j);
+        ptx::load_matrices(rows.a[i], codes + i * 16 * PITCH + 32 * j);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = (i * 16 + half * 8) * SCALES;
@@ -251,7 +232,7 @@ multiply_group(float (&sums)[DOWN][ACROSS][4], const Input &x, int group, int gr
         for (int i = 0; i < ACROSS; i += 2) {
             // Two tiles at once; where there is one, lanes 16 to 31 read it again.
             u32 both[4];
-            load_matrices(both, x_codes + i * 8 * PITCH + 32 * j);
+            ptx::load_matrices(both, x_codes + i * 8 * PITCH + 32 * j);
             b[i][0] = both[0], b[i][1] = both[1];
             if (i + 1 < ACROSS) b[i + 1][0] = both[2], b[i + 1][1] = both[3];
         }

@@ -81,25 +81,9 @@ __device__ __forceinline__ void finish(const Matrix &matrix, int what, float sca
     *out = value;
 }
 
-// Copies 16 bytes to shared memory without waiting, the last `16 - bytes` as zeros.
-__device__ __forceinline__ void copy_16(void *shared, const void *global, int bytes) {
-    u32 to = (u32)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-}
-
-// Copies all 16.
-__device__ __forceinline__ void copy_16(void *shared, const void *global) {
-    u32 to = (u32)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-
-__device__ __forceinline__ void copies_made() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most N of the groups of copies are under way.
-template <int N>
-__device__ __forceinline__ void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
+using ptx::copies_made;
+using ptx::copies_wait;
+using ptx::copy_16;
 
 __device__ __forceinline__ int clamp_bytes(i64 left) { return left >= 16 ? 16 : left > 0 ? (int)left : 0; }
 

@@ -1,0 +1,161 @@
+// Every instruction of PTX that kernels name themselves, one function each; all other sources are plain CUDA C++. Names of
+// lanes' parts ("fragments") are those of the PTX ISA: with g = lane / 4 and t = lane % 4,
+//
+//     a, 16-bit (m16n8k16)  a[0]: row g, columns 2t and 2t + 1; a[1]: row g + 8; a[2], a[3]: the same, columns + 8
+//     b, 16-bit (m16n8k16)  b[0]: rows 2t and 2t + 1 of column g; b[1]: rows + 8
+//     a, 8-bit (m16n8k32)   a[0]: row g, columns 4t .. 4t + 4; a[1]: row g + 8; a[2], a[3]: the same, columns + 16
+//     b, 8-bit (m16n8k32)   b[0]: rows 4t .. 4t + 4 of column g; b[1]: rows + 16
+//     a, tf32 (m16n8k8)     a[0]: row g, column t; a[1]: row g + 8; a[2], a[3]: the same, columns + 4
+//     b, tf32 (m16n8k8)     b[0]: row t of column g; b[1]: row t + 4
+//     c of all              c[0], c[1]: row g, columns 2t and 2t + 1; c[2], c[3]: row g + 8
+//
+// The lower index lies in the lower bits. All 32 lanes of a warp call what is `.sync` together.
+#pragma once
+
+namespace ptx {
+
+// A half as its bits, widened.
+static __device__ __forceinline__ float half_to_float(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+// Rounded to the nearest half, ties to even.
+static __device__ __forceinline__ u16 float_to_half(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// Two halves in a word, rounded likewise.
+static __device__ __forceinline__ u32 floats_to_half2(float low, float high) {
+    u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// Two bfloat16 in a word, rounded likewise. From compute capability 8.0 on.
+static __device__ __forceinline__ u32 floats_to_bf162(float low, float high) {
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// Rounded to 10 bits behind the point, ties away from zero: what products in tf32 take. From 8.0 on.
+static __device__ __forceinline__ u32 float_to_tf32(float value) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+// 2^x to about two units in the last place, denormals as zeros.
+static __device__ __forceinline__ float exp2_approx(float x) {
+    float value;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+// c += a b, in integers. From 8.0 on, as all products below.
+static __device__ __forceinline__ void mma_s8_k32(int (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same over 16 columns of a: a[0], a[1] and b[0] of the above alone.
+static __device__ __forceinline__ void mma_s8_k16(int (&c)[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+
+// c += a b, halves, added up in f32.
+static __device__ __forceinline__ void mma_f16_k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// c += a b, bfloat16, added up in f32.
+static __device__ __forceinline__ void mma_bf16_k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// c += a b, tf32 (words of `float_to_tf32`), added up in f32.
+static __device__ __forceinline__ void mma_tf32_k8(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four tiles of eight rows of 16 bytes in shared memory: lane l names row l % 8 of tile l / 8, and gets of each tile the
+// 32-bit word l % 4 of row l / 4.
+static __device__ __forceinline__ void load_matrices(u32 (&to)[4], const void *from) {
+    u32 address = (u32)__cvta_generic_to_shared(from);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address));
+}
+
+// Two tiles; what lanes from 16 on name is not looked at.
+static __device__ __forceinline__ void load_matrices(u32 (&to)[2], const void *from) {
+    u32 address = (u32)__cvta_generic_to_shared(from);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address));
+}
+
+// Four tiles of 8 x 8 values of 16 bits, each turned: a lane gets rows 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+static __device__ __forceinline__ void load_matrices_turned(u32 (&to)[4], const void *from) {
+    u32 address = (u32)__cvta_generic_to_shared(from);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address));
+}
+
+// Two of them.
+static __device__ __forceinline__ void load_matrices_turned(u32 (&to)[2], const void *from) {
+    u32 address = (u32)__cvta_generic_to_shared(from);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(address));
+}
+
+// Copies 16 bytes to shared memory without waiting, the last `16 - bytes` as zeros. From 8.0 on, as all copies below.
+static __device__ __forceinline__ void copy_16(void *shared, const void *global, int bytes) {
+    u32 to = (u32)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+
+// Copies all 16.
+static __device__ __forceinline__ void copy_16(void *shared, const void *global) {
+    u32 to = (u32)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+
+// Ends a group of copies.
+static __device__ __forceinline__ void copies_made() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this thread's groups of copies are under way. Others see them behind a barrier.
+template <int N>
+static __device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// In a kernel that was launched before the end of the one in front of it: waits until all that one has written is there.
+// Nothing in others.
+static __device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel begin as soon as every block has come here or ended.
+static __device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+} // namespace ptx
