@@ -86,7 +86,7 @@ static void place_dynamic(std::string &text) {
         size_t name = name_end;
         while (name > next && name_char(text[name - 1])) name--;
         std::string type = text.substr(next, name - next);
-        const size_t aligned = type.find("alignas");
+        const size_t aligned = type.find("__attribute__");
         if (aligned != std::string::npos) type.erase(aligned, behind_parenthesis(type, type.find('(', aligned)) - aligned);
         const std::string placed =
             type + "*const " + text.substr(name, name_end - name) + " = (" + type + "*)emulator_dynamic";

@@ -10,7 +10,7 @@
 #define __managed__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
 #define __grid_constant__
 

@@ -216,5 +216,13 @@ mod tests {
             let names = code.contains("asm(") || code.contains("asm volatile");
             assert_eq!(names, name == "ptx.cuh", "{name}");
         }
+        // What CI runs kernels with has each of them too.
+        let twin = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/emulator/device/ptx.cuh");
+        let twin = std::fs::read_to_string(twin).unwrap();
+        let heads = include_str!("ptx.cuh").lines().filter(|line| line.starts_with("static __device__"));
+        for head in heads {
+            let name = head.split('(').next().and_then(|front| front.split(' ').next_back()).unwrap();
+            assert!(twin.contains(&format!(" {name}(")), "tools/emulator/device/ptx.cuh has no {name}");
+        }
     }
 }
