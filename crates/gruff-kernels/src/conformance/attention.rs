@@ -36,6 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
         (vec![(1023, 3), (5, 1)], None),
         (vec![(510, 9)], None),
         (vec![(1030, 20)], Some(515)),
+        (vec![(8188, 9), (16_383, 2)], None),
     ] {
         let spec = AttentionSpec { window, ..plain };
         for dtype in [KvDtype::F16, KvDtype::Q8_0] {

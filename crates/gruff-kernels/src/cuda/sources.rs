@@ -22,16 +22,20 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("common.cuh", include_str!("common.cuh")),
     ("ptx.cuh", include_str!("ptx.cuh")),
     ("blocks.cuh", include_str!("blocks.cuh")),
+    ("chunk.cuh", include_str!("../delta_net/cuda/chunk.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];
 
 /// All sources.
 pub(crate) static SOURCES: &[&Source] = &[
     &crate::attention::cuda::ATTENTION,
+    &crate::attention::cuda::FLASH,
     &crate::attention::cuda::WRITE,
     &crate::delta_net::cuda::CHUNKS,
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
+    &crate::delta_net::cuda::SCAN,
+    &crate::delta_net::cuda::TOKEN,
     &crate::elementwise::cuda::SOURCE,
     &crate::embedding::cuda::SOURCE,
     &crate::matmul::cuda::MATMUL,

@@ -1,13 +1,18 @@
 //! The family on NVIDIA cards.
 //!
-//! A tile is up to so many rows (tokens of a sequence times heads of a group); a block takes a tile through all its
+//! Pages of halves go to tensor cores (`flash.cu`), all others, and heads of odd widths, to `attention.cu`. There a
+//! tile is up to so many rows (tokens of a sequence times heads of a group); a block takes a tile through all its
 //! keys, or, where there are too few tiles to occupy the card, through one span of them, and a second kernel merges the
 //! spans in order. A row's bits are the same either way.
+
+mod flash;
 
 use super::{AttentionOps, AttentionSpec};
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
+
+pub(crate) use flash::FLASH;
 
 pub(crate) static ATTENTION: Source = Source {
     name: "attention.cu",
@@ -233,6 +238,9 @@ impl AttentionOps for CudaDevice {
             value_dim: layer.value_dim(),
             window: spec.window.unwrap_or(0),
         };
+        if self.has_flash(layer, &heads) {
+            return self.flash(step, queries, layer, spec, out, &heads);
+        }
         let large = heads.large_tile(self);
         let small = heads.group.next_power_of_two().clamp(4, large);
         let is_small = |sequence: &StepSequence| sequence.len * heads.group <= small;

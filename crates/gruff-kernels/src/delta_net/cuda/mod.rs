@@ -1,7 +1,10 @@
 //! The family on NVIDIA cards.
 //!
 //! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
-//! a chunk at a time, with the same sums in the same order.
+//! a chunk at a time, with the same sums in the same order: on tensor cores (`scan.cu`, `token.cu`, `chunk.cuh`), or, for
+//! heads of odd widths and cards without the shared memory, on plain units (`chunks.cu`, `delta.cu`).
+
+mod tensor;
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -10,6 +13,8 @@ use crate::cuda::sources::Source;
 use crate::cuda::step::chunks;
 use crate::cuda::{CudaDevice, Launch};
 use crate::{CHUNK, Result, StateLayer, Step, Tensor};
+
+pub(crate) use tensor::{SCAN, TOKEN};
 
 pub(crate) static CONV: Source =
     Source { name: "conv.cu", code: include_str!("conv.cu"), options: &[], variants: &[&[]] };
@@ -109,6 +114,9 @@ impl DeltaNetOps for CudaDevice {
     }
 
     fn gated_delta(&self, step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Result<()> {
+        if self.has_tensor_delta(layer.shape()) {
+            return self.tensor_delta(step, inputs, layer, out);
+        }
         if step.sequences().iter().any(|sequence| sequence.len >= FEW) {
             return self.delta_chunks(step, inputs, layer, out);
         }

@@ -1,0 +1,475 @@
+// Attention over pages of halves, on tensor cores. A block of threads has a key-value head and a tile of up to ROWS rows
+// (tokens of one sequence times the heads of the group); it works through BLOCK keys at a time, with softmax online.
+//
+// A row's bits are the same in any tile and with any number of warps:
+// - Each score and each sum is one chain of `mma.sync`, over dimensions or keys in order. Queries and weights enter as two
+//   halves each (22 bits), keys and values are halves, sums are f32. The sum of weights is a product with ones.
+// - What scores are taken relative to (`base`) is an integer power of two at least 2^-10 of the largest, so that a change
+//   multiplies by a power of two, which is exact. A block of keys that a row does not see changes nothing.
+// - Keys form spans of SPAN << `span_shift(position)`, at most SPANS of them. A span is added up from zero, and spans are
+//   added in order: here, or, where parts of a tile's keys are given to several blocks, by `combine`.
+//
+// Constants: DK, DV, multiples of 16; DOWN groups of 16 rows; ACROSS warps that share a group: each has a share of a
+// block's keys for the scores, and a share of the dimensions for the sums.
+
+#include "common.cuh"
+#include "ptx.cuh"
+
+constexpr int PAGE = 32;
+constexpr int BLOCK = 64;
+constexpr int SPAN = 128;
+constexpr int SPANS = 64;
+constexpr int ROWS = 16 * DOWN;
+constexpr int THREADS = 32 * DOWN * ACROSS;
+constexpr int WARPS = THREADS / 32;
+
+// Bytes from a row to the next in shared memory: an odd number of 16-byte words, so that eight rows meet all banks.
+constexpr int KEY_PITCH = 2 * DK + 16;
+constexpr int VALUE_PITCH = 2 * DV + 16;
+constexpr int WEIGHT_PITCH = 2 * BLOCK + 16;
+
+// Where things lie in shared memory.
+constexpr int KEYS_AT = 2 * ROWS * KEY_PITCH;
+constexpr int VALUES_AT = KEYS_AT + BLOCK * KEY_PITCH;
+constexpr int WEIGHTS_AT = VALUES_AT + BLOCK * VALUE_PITCH;
+constexpr int LARGEST_AT = WEIGHTS_AT + (ACROSS > 1 ? 2 * ROWS * WEIGHT_PITCH : 0);
+constexpr int FACTORS_AT = LARGEST_AT + ACROSS * ROWS * 4;
+
+// Pairs of tiles of eight keys, and of eight dimensions, of a warp.
+constexpr int KEY_PAIRS = BLOCK / ACROSS / 16;
+constexpr int PAIRS = (DV / 16 + ACROSS - 1) / ACROSS;
+constexpr bool ALL_PAIRS = DV / 16 % ACROSS == 0;
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Spans are twice as long with each doubling of the context from SPAN * SPANS keys on.
+static __device__ __forceinline__ int span_shift(int position) {
+    int eighths = position / (SPAN * SPANS);
+    return eighths == 0 ? 0 : 32 - __clz(eighths);
+}
+
+// 2^difference, exactly, for a difference of at most 0.
+static __device__ __forceinline__ float power_of_two(float difference) {
+    return difference < -126.0f ? 0.0f : __int_as_float((127 + (int)difference) << 23);
+}
+
+// How a span's sums meet those before it: the common base, and both factors.
+struct Merge {
+    float base, ours, theirs;
+};
+
+static __device__ __forceinline__ Merge merge(float ours, float theirs) {
+    // A row that sees no key of the span (or none before it) has zeros there.
+    if (theirs == -INFINITE) return {ours, 1.0f, 0.0f};
+    if (ours == -INFINITE) return {theirs, 0.0f, 1.0f};
+    float base = fmaxf(ours, theirs);
+    return {base, power_of_two(ours - base), power_of_two(theirs - base)};
+}
+
+static __device__ __forceinline__ float merged(const Merge &by, float ours, float theirs) {
+    return fmaf(theirs, by.theirs, __fmul_rn(ours, by.ours));
+}
+
+// A tile: sequence, first row, rows. Without a plan every sequence has one token.
+static __device__ __forceinline__ int4 tile_of(const int4 *plan, int tile, int group) {
+    if (plan) return plan[tile];
+    const int each = (group + 15) / 16, first = tile % each * 16;
+    return make_int4(tile / each, first, min(16, group - first), 0);
+}
+
+// The keys of a tile: first row, rows (entries y and z of its plan), and what they see.
+struct Seen {
+    int first_position, last_position, first_key, first_span, spans, shift;
+};
+
+static __device__ __forceinline__ Seen seen_keys(int4 entry, const int *sequence, int group, int window) {
+    Seen seen;
+    seen.first_position = sequence[2] + entry.y / group;
+    seen.last_position = sequence[2] + (entry.y + entry.z - 1) / group;
+    seen.first_key = window > 0 ? max(0, seen.first_position - window + 1) : 0;
+    seen.shift = span_shift(seen.last_position);
+    seen.first_span = seen.first_key / SPAN >> seen.shift;
+    seen.spans = (seen.last_position / SPAN >> seen.shift) + 1 - seen.first_span;
+    return seen;
+}
+
+// Asks for the keys or values `first..` of a block of keys; zeros behind `last`.
+template <int DIM>
+static __device__ __forceinline__ void
+ask(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int first, int last) {
+    constexpr int WORDS = DIM / 8, PITCH = 2 * DIM + 16;
+#pragma unroll
+    for (int half = 0; half < BLOCK / PAGE; half++) {
+        int at = first + half * PAGE;
+        i64 page = own_pages[min(at, last) / PAGE];
+        const u8 *from = pool + (page * kv_heads + kv_head) * (PAGE * 2 * DIM);
+        u8 *rows = to + half * PAGE * PITCH;
+#pragma unroll
+        for (int i = threadIdx.x; i < PAGE * WORDS; i += THREADS) {
+            int key = i / WORDS, word = i % WORDS;
+            ptx::copy_16(rows + key * PITCH + 16 * word, from + 16 * i, at + key <= last ? 16 : 0);
+        }
+    }
+}
+
+// Queries of the tile as two halves each, scaled by a power of two to a largest value from 1 to 2; what that takes from
+// the scores is in `factors`. A warp a row.
+static __device__ __forceinline__ void load_queries(
+    u8 *shared, const float *queries, i64 query_token, i64 query_head, int4 entry, int start, int kv_head, int group,
+    float scale
+) {
+    constexpr int EACH = (DK + 31) / 32;
+    const int lane = threadIdx.x & 31;
+    float *factors = (float *)(shared + FACTORS_AT);
+    for (int r = threadIdx.x / 32; r < ROWS; r += WARPS) {
+        int row = entry.y + r;
+        const float *from = queries + (start + row / group) * query_token + (kv_head * group + row % group) * query_head;
+        float values[EACH], largest = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int dim = lane + 32 * i;
+            values[i] = r < entry.z && (DK % 32 == 0 || dim < DK) ? from[dim] : 0.0f;
+            largest = fmaxf(largest, fabsf(values[i]));
+        }
+        largest = warp_max(largest);
+        int exponent = (__float_as_int(largest) >> 23) - 127;
+        exponent = max(-100, min(100, exponent));
+        float down = __int_as_float((127 - exponent) << 23);
+        if (lane == 0) factors[r] = __fmul_rn(scale, __int_as_float((127 + exponent) << 23));
+        u16 *high = (u16 *)(shared + r * KEY_PITCH), *low = (u16 *)(shared + (ROWS + r) * KEY_PITCH);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int dim = lane + 32 * i;
+            if (DK % 32 != 0 && dim >= DK) break;
+            float value = __fmul_rn(values[i], down);
+            u16 rounded = ptx::float_to_half(value);
+            high[dim] = rounded;
+            low[dim] = ptx::float_to_half(__fadd_rn(value, -ptx::half_to_float(rounded)));
+        }
+    }
+}
+
+// A word of two halves, and the word of what they lack.
+static __device__ __forceinline__ void split(float first, float second, u32 &high, u32 &low) {
+    high = ptx::floats_to_half2(first, second);
+    float2 rounded = half2_to_float2(high);
+    low = ptx::floats_to_half2(__fadd_rn(first, -rounded.x), __fadd_rn(second, -rounded.y));
+}
+
+// The positions of a tile have one span shift. `splits` blocks share a tile's
+// spans; from two spans on they leave each span's sums in `partials` `[tile][kv head][slots][slot_rows][DV]`, with base and
+// sum of weights of each row behind all of them.
+extern "C" __global__ void __launch_bounds__(THREADS) flash(
+    const float *queries, i64 query_token, i64 query_head, const u8 *key_pool, const u8 *value_pool, float *out,
+    i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,
+    int kv_heads, int group, float scale, int window, float cap, int splits, int slots, int slot_rows
+) {
+    extern __shared__ __align__(128) u8 shared[];
+    const int kv_head = blockIdx.x % kv_heads, part = blockIdx.x / kv_heads % splits;
+    const int tile = blockIdx.x / kv_heads / splits, tiles = gridDim.x / kv_heads / splits;
+    const int4 entry = tile_of(plan, tile, group);
+    const int *sequence = sequences + entry.x * 8;
+    const int start = sequence[0], past = sequence[2];
+    const int *own_pages = pages + sequence[4];
+    const Seen seen = seen_keys(entry, sequence, group, window);
+    const bool partial = splits > 1 && seen.spans > 1;
+
+    // This block's spans and blocks of keys.
+    const int each = (seen.spans + splits - 1) / splits;
+    const int first_span = seen.first_span + part * each;
+    const int end_span = min(first_span + each, seen.first_span + seen.spans);
+    if (first_span >= end_span) return;
+    const int span_keys = SPAN << seen.shift;
+    const int first_block = max(first_span * span_keys, seen.first_key) / BLOCK;
+    const int last_block = min(end_span * span_keys - 1, seen.last_position) / BLOCK;
+
+    u8 *keys = shared + KEYS_AT, *values = shared + VALUES_AT;
+    ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, first_block * BLOCK, seen.last_position);
+    ptx::copies_made();
+    ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, first_block * BLOCK, seen.last_position);
+    ptx::copies_made();
+    load_queries(shared, queries, query_token, query_head, entry, start, kv_head, group, scale);
+
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const int top = warp / ACROSS * 16, across = warp % ACROSS;
+    const int g = lane / 4, t = lane % 4;
+    float *largest = (float *)(shared + LARGEST_AT);
+    const float *factors = (const float *)(shared + FACTORS_AT);
+    const u8 *query_at = shared + (top + lane % 16) * KEY_PITCH + lane / 16 * 16;
+    const u8 *key_at = keys + (across * (BLOCK / ACROSS) + lane % 8 + lane / 16 * 8) * KEY_PITCH + lane / 8 % 2 * 16;
+    const u8 *value_at = values + lane % 16 * VALUE_PITCH + lane / 16 * 16 + across * PAIRS * 32;
+    u8 *weights = shared + WEIGHTS_AT;
+
+    // Rows g and g + 8 of the group: position, base of the span so far, totals of the spans before.
+    int position[2];
+    float factor[2], base[2], total_base[2], total_weight[2];
+    float sums[PAIRS][2][4], totals[PAIRS][2][4], weight[4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = top + g + 8 * h;
+        position[h] = r < entry.z ? past + (entry.y + r) / group : -1;
+        base[h] = total_base[h] = -INFINITE;
+        total_weight[h] = 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        weight[e] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) sums[i][0][e] = sums[i][1][e] = totals[i][0][e] = totals[i][1][e] = 0.0f;
+    }
+
+    for (int block = first_block; block <= last_block; block++) {
+        const int at = block * BLOCK;
+        ptx::copies_wait<1>();
+        __syncthreads();
+        if (block == first_block)
+            for (int h = 0; h < 2; h++) factor[h] = factors[top + g + 8 * h];
+
+        float scores[2 * KEY_PAIRS][4];
+#pragma unroll
+        for (int i = 0; i < 2 * KEY_PAIRS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) scores[i][e] = 0.0f;
+#pragma unroll 4
+        for (int dim = 0; dim < DK; dim += 16) {
+            u32 high[4], low[4];
+            ptx::load_matrices(high, query_at + 2 * dim);
+            ptx::load_matrices(low, query_at + ROWS * KEY_PITCH + 2 * dim);
+            u32 b[2 * KEY_PAIRS][2];
+#pragma unroll
+            for (int i = 0; i < KEY_PAIRS; i++) {
+                u32 both[4];
+                ptx::load_matrices(both, key_at + i * 16 * KEY_PITCH + 2 * dim);
+                b[2 * i][0] = both[0], b[2 * i][1] = both[1], b[2 * i + 1][0] = both[2], b[2 * i + 1][1] = both[3];
+            }
+#pragma unroll
+            for (int i = 0; i < 2 * KEY_PAIRS; i++) ptx::mma_f16_k16(scores[i], high, b[i]);
+#pragma unroll
+            for (int i = 0; i < 2 * KEY_PAIRS; i++) ptx::mma_f16_k16(scores[i], low, b[i]);
+        }
+
+        // Scores in powers of two, and the largest of each row.
+        const int own = at + across * (BLOCK / ACROSS) + 2 * t;
+        const bool edge = at + BLOCK - 1 > seen.first_position || window > 0 || entry.z < ROWS;
+        float most[2] = {-INFINITE, -INFINITE};
+#pragma unroll
+        for (int i = 0; i < 2 * KEY_PAIRS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int h = e / 2, key = own + 8 * i + e % 2;
+                float score = __fmul_rn(scores[i][e], factor[h]);
+                if (cap > 0.0f) score = __fmul_rn(cap, tanhf(score / cap));
+                score = __fmul_rn(score, LOG2_E);
+                if (edge && (key > position[h] || (window > 0 && key <= position[h] - window))) score = -INFINITE;
+                scores[i][e] = score;
+                most[h] = fmaxf(most[h], score);
+            }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_WARP, most[h], 1));
+            most[h] = fmaxf(most[h], __shfl_xor_sync(FULL_WARP, most[h], 2));
+            if (ACROSS > 1 && t == 0) largest[across * ROWS + top + g + 8 * h] = most[h];
+        }
+        __syncthreads();
+        // Keys are used; the next take their place.
+        if (block < last_block)
+            ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, at + BLOCK, seen.last_position);
+        ptx::copies_made();
+
+        bool changed = false;
+        float change[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (ACROSS > 1) {
+#pragma unroll
+                for (int w = 0; w < ACROSS; w++) most[h] = fmaxf(most[h], largest[w * ROWS + top + g + 8 * h]);
+            }
+            float next = fmaxf(base[h], ceilf(most[h]) - 10.0f);
+            change[h] = base[h] == -INFINITE ? 1.0f : power_of_two(base[h] - next);
+            changed |= change[h] != 1.0f;
+            base[h] = next;
+        }
+        if (__any_sync(FULL_WARP, changed)) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                weight[e] = __fmul_rn(weight[e], change[e / 2]);
+#pragma unroll
+                for (int i = 0; i < PAIRS; i++) {
+                    sums[i][0][e] = __fmul_rn(sums[i][0][e], change[e / 2]);
+                    sums[i][1][e] = __fmul_rn(sums[i][1][e], change[e / 2]);
+                }
+            }
+        }
+
+        // Weights, as two halves each.
+        u32 high[2 * KEY_PAIRS][2], low[2 * KEY_PAIRS][2];
+#pragma unroll
+        for (int i = 0; i < 2 * KEY_PAIRS; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float from = base[h] == -INFINITE ? 0.0f : base[h];
+                float first = ptx::exp2_approx(__fadd_rn(scores[i][2 * h], -from));
+                float second = ptx::exp2_approx(__fadd_rn(scores[i][2 * h + 1], -from));
+                split(first, second, high[i][h], low[i][h]);
+                if (ACROSS > 1) {
+                    u8 *to = weights + (top + g + 8 * h) * WEIGHT_PITCH + 2 * (own - at + 8 * i);
+                    *(u32 *)to = high[i][h];
+                    *(u32 *)(to + ROWS * WEIGHT_PITCH) = low[i][h];
+                }
+            }
+        ptx::copies_wait<1>();
+        __syncthreads();
+
+        const u32 ones[2] = {0x3c003c00u, 0x3c003c00u};
+#pragma unroll
+        for (int step = 0; step < BLOCK / 16; step++) {
+            u32 a[4], rest[4];
+            if constexpr (ACROSS > 1) {
+                const u8 *from = weights + (top + lane % 16) * WEIGHT_PITCH + lane / 16 * 16 + 32 * step;
+                ptx::load_matrices(a, from);
+                ptx::load_matrices(rest, from + ROWS * WEIGHT_PITCH);
+            } else {
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    a[q] = high[2 * step + q / 2][q % 2];
+                    rest[q] = low[2 * step + q / 2][q % 2];
+                }
+            }
+            ptx::mma_f16_k16(weight, a, ones);
+            ptx::mma_f16_k16(weight, rest, ones);
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                if (!ALL_PAIRS && across * PAIRS + i >= DV / 16) break;
+                u32 both[4];
+                ptx::load_matrices_turned(both, value_at + step * 16 * VALUE_PITCH + 32 * i);
+                const u32 b0[2] = {both[0], both[1]}, b1[2] = {both[2], both[3]};
+                ptx::mma_f16_k16(sums[i][0], a, b0);
+                ptx::mma_f16_k16(sums[i][1], a, b1);
+                ptx::mma_f16_k16(sums[i][0], rest, b0);
+                ptx::mma_f16_k16(sums[i][1], rest, b1);
+            }
+        }
+        __syncthreads();
+        if (block < last_block)
+            ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, at + BLOCK, seen.last_position);
+        ptx::copies_made();
+
+        if (block < last_block && (at + BLOCK) % span_keys != 0) continue;
+        // The end of a span.
+        if (partial) {
+            const i64 slot = ((i64)tile * kv_heads + kv_head) * slots + at / SPAN / (1 << seen.shift) - seen.first_span;
+            float *to = partials + slot * slot_rows * DV;
+            float2 *stats = (float2 *)(partials + (i64)tiles * kv_heads * slots * slot_rows * DV) + slot * slot_rows;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int r = top + g + 8 * h;
+                if (r >= entry.z) continue;
+                if (across == 0 && t == 0) stats[r] = make_float2(base[h], weight[2 * h]);
+#pragma unroll
+                for (int i = 0; i < 2 * PAIRS; i++) {
+                    const int dim = across * PAIRS * 16 + 8 * i + 2 * t;
+                    const float *sum = sums[i / 2][i % 2];
+                    if (ALL_PAIRS || dim < DV) *(float2 *)(to + r * DV + dim) = make_float2(sum[2 * h], sum[2 * h + 1]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const Merge by = merge(total_base[h], base[h]);
+                total_base[h] = by.base;
+                total_weight[h] = merged(by, total_weight[h], weight[2 * h]);
+#pragma unroll
+                for (int i = 0; i < PAIRS; i++)
+#pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; e++) {
+                        totals[i][0][e] = merged(by, totals[i][0][e], sums[i][0][e]);
+                        totals[i][1][e] = merged(by, totals[i][1][e], sums[i][1][e]);
+                    }
+            }
+        }
+        base[0] = base[1] = -INFINITE;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            weight[e] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) sums[i][0][e] = sums[i][1][e] = 0.0f;
+        }
+    }
+    if (partial) return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = top + g + 8 * h, row = entry.y + r;
+        if (r >= entry.z) continue;
+        float *to = out + (start + row / group) * out_token + (kv_head * group + row % group) * out_head;
+        const float inverse = 1.0f / total_weight[h];
+#pragma unroll
+        for (int i = 0; i < 2 * PAIRS; i++) {
+            const int dim = across * PAIRS * 16 + 8 * i + 2 * t;
+            if (!ALL_PAIRS && dim >= DV) break;
+            to[dim] = __fmul_rn(totals[i / 2][i % 2][2 * h], inverse);
+            to[dim + 1] = __fmul_rn(totals[i / 2][i % 2][2 * h + 1], inverse);
+        }
+    }
+}
+
+// Adds up the spans of a row that `flash` left apart, in order: block x is the tile and its row, y the key-value head, a
+// thread four dimensions.
+extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
+    const float *partials, const int4 *plan, float *out, i64 out_token, i64 out_head, const int *sequences,
+    int kv_heads, int group, int window, int slots, int slot_rows
+) {
+    __shared__ float bases[SPANS], sums[SPANS], ours[SPANS], theirs[SPANS];
+    const int tile = blockIdx.x / slot_rows, r = blockIdx.x % slot_rows, tiles = gridDim.x / slot_rows;
+    const int kv_head = blockIdx.y, thread = threadIdx.x;
+    const int4 entry = tile_of(plan, tile, group);
+    if (r >= entry.z) return;
+    const int *sequence = sequences + entry.x * 8;
+    const int spans = seen_keys(entry, sequence, group, window).spans;
+    if (spans == 1) return;
+    const i64 slot = ((i64)tile * kv_heads + kv_head) * slots;
+    const float2 *stats = (const float2 *)(partials + (i64)tiles * kv_heads * slots * slot_rows * DV);
+    for (int i = thread; i < spans; i += blockDim.x) {
+        const float2 of = stats[(slot + i) * slot_rows + r];
+        bases[i] = of.x;
+        sums[i] = of.y;
+    }
+    __syncthreads();
+    for (int i = thread; i < spans; i += blockDim.x) {
+        float before = -INFINITE;
+#pragma unroll 8
+        for (int j = 0; j < i; j++) before = fmaxf(before, bases[j]);
+        const Merge by = merge(before, bases[i]);
+        ours[i] = by.ours;
+        theirs[i] = by.theirs;
+    }
+    __syncthreads();
+    if (4 * thread >= DV) return;
+    const float4 *from = (const float4 *)(partials + (slot * slot_rows + r) * DV) + thread;
+    const int step = slot_rows * (DV / 4);
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float weight = 0.0f;
+#pragma unroll 1
+    for (int first = 0; first < spans; first += 16) {
+        float4 part[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            if (first + i < spans) part[i] = from[(first + i) * step];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (first + i >= spans) break;
+            const Merge by = {0.0f, ours[first + i], theirs[first + i]};
+            weight = merged(by, weight, sums[first + i]);
+            total.x = merged(by, total.x, part[i].x);
+            total.y = merged(by, total.y, part[i].y);
+            total.z = merged(by, total.z, part[i].z);
+            total.w = merged(by, total.w, part[i].w);
+        }
+    }
+    const int row = entry.y + r;
+    float *to = out + (sequence[0] + row / group) * out_token + (kv_head * group + row % group) * out_head + 4 * thread;
+    const float inverse = 1.0f / weight;
+    to[0] = __fmul_rn(total.x, inverse);
+    to[1] = __fmul_rn(total.y, inverse);
+    to[2] = __fmul_rn(total.z, inverse);
+    to[3] = __fmul_rn(total.w, inverse);
+}

@@ -1,0 +1,426 @@
+// The gated delta rule for prompts, on tensor cores. `prepare` computes of each chunk what does not depend on the state,
+// all chunks side by side; `scan` goes through the chunks of a sequence. A token's operations are those that `chunk.cuh`
+// lists.
+//
+// A piece is what a step has of one chunk of one sequence. Rows of the chunk that came before the step lie in the slot.
+//
+// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16; STAGES: chunks whose keys and queries are in shared
+// memory, 2 where it is large enough.
+
+#include "chunk.cuh"
+
+constexpr int THREADS = 256;
+constexpr int BLOCKS = CHUNK / BLOCK;
+
+struct Piece {
+    int sequence, chunk, first, end;
+};
+
+// Keys and queries of a piece in both terms: what `prepare` leaves, `[4][CHUNK][DK]`.
+constexpr i64 TILE_BYTES = 4 * CHUNK * DK * 2;
+
+// Keys and queries of a chunk in f32, rows apart so that eight of them lie in different banks.
+constexpr int ROW = DK + 4;
+
+static __device__ __forceinline__ void load_rows(
+    float *to, u8 *tile, const float *from, i64 token_stride, i64 head_offset, const float *ring, int rows,
+    const Piece &piece, const int *sequence, bool of_queries
+) {
+    int border = piece.chunk * CHUNK;
+    i64 token0 = (i64)sequence[0] + border - sequence[2];
+#pragma unroll 4
+    for (int i = threadIdx.x; i < CHUNK * (DK / 2); i += THREADS) {
+        int row = i / (DK / 2), dim = i % (DK / 2) * 2;
+        float a = 0.0f, b = 0.0f;
+        if (row >= piece.first && row < piece.end) {
+            const float *at = from + (token0 + row) * token_stride + head_offset + dim;
+            a = at[0], b = at[1];
+        } else if (row < piece.first && !of_queries) {
+            const float *at = ring + (border + row) % rows * DK + dim;
+            a = at[0], b = at[1];
+        }
+        to[row * ROW + dim] = a;
+        to[row * ROW + dim + 1] = b;
+        Split of = split(a, b);
+        *(u32 *)(tile + i * 4) = of.high;
+        *(u32 *)(tile + CHUNK * DK * 2 + i * 4) = of.low;
+    }
+}
+
+// `dots[piece][key head][2][CHUNK][CHUNK]`: k_j . k_i and k_j . q_i at [i][j]; `tiles[piece][key head]`; and the sums of the
+// log decay, `sums[T][Hv]`.
+extern "C" __global__ void __launch_bounds__(THREADS) prepare(
+    const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
+    const float *decay, i64 decay_token, const float *key_rows, const float *decay_rows, float *sums,
+    const int *sequences, const Piece *plan, float *dots, u8 *tiles, int key_heads, int value_heads, int rows
+) {
+    extern __shared__ __align__(128) u8 shared[];
+    float *k = (float *)shared, *q = k + CHUNK * ROW;
+    const Piece piece = plan[blockIdx.x];
+    const int head = blockIdx.y, thread = threadIdx.x;
+    const int *sequence = sequences + piece.sequence * 8;
+    const i64 slot = sequence[3], index = (i64)blockIdx.x * key_heads + head;
+    const float *ring = key_rows + (slot * key_heads + head) * rows * DK;
+    u8 *tile = tiles + index * TILE_BYTES;
+    load_rows(k, tile, keys, key_token, head * key_head, ring, rows, piece, sequence, false);
+    load_rows(q, tile + TILE_BYTES / 2, queries, query_token, head * query_head, ring, rows, piece, sequence, true);
+    if (thread < value_heads / key_heads) {
+        const int value_head = head + thread * key_heads;
+        const i64 token0 = (i64)sequence[0] + piece.chunk * CHUNK - sequence[2];
+        float total = 0.0f;
+        if (piece.first > 0)
+            total = decay_rows[(slot * value_heads + value_head) * rows + (piece.chunk * CHUNK + piece.first - 1) % rows];
+#pragma unroll 16
+        for (int row = piece.first; row < piece.end; row++) {
+            total = __fadd_rn(total, decay[(token0 + row) * decay_token + value_head]);
+            sums[(token0 + row) * value_heads + value_head] = total;
+        }
+    }
+    __syncthreads();
+    float *to = dots + index * 2 * CHUNK * CHUNK;
+    const int ti = thread / 16, tj = thread % 16;
+    for (int of_query = 0; of_query < 2; of_query++) {
+        const float *rows_i = of_query ? q : k;
+        float dot[4][4][4] = {};
+#pragma unroll 4
+        for (int dim = 0; dim < DK; dim += 4) {
+            float4 x[4], y[4];
+#pragma unroll
+            for (int a = 0; a < 4; a++) x[a] = *(const float4 *)(rows_i + (ti + 16 * a) * ROW + dim);
+#pragma unroll
+            for (int b = 0; b < 4; b++) y[b] = *(const float4 *)(k + (tj + 16 * b) * ROW + dim);
+#pragma unroll
+            for (int a = 0; a < 4; a++)
+#pragma unroll
+                for (int b = 0; b <= a; b++) {
+                    dot[a][b][0] = fmaf(y[b].x, x[a].x, dot[a][b][0]);
+                    dot[a][b][1] = fmaf(y[b].y, x[a].y, dot[a][b][1]);
+                    dot[a][b][2] = fmaf(y[b].z, x[a].z, dot[a][b][2]);
+                    dot[a][b][3] = fmaf(y[b].w, x[a].w, dot[a][b][3]);
+                }
+        }
+        // Blocks above the diagonal are not read.
+#pragma unroll
+        for (int a = 0; a < 4; a++)
+#pragma unroll
+            for (int b = 0; b <= a; b++)
+                to[(of_query * CHUNK + ti + 16 * a) * CHUNK + tj + 16 * b] = sum_of_four(dot[a][b]);
+    }
+}
+
+// Where things lie in shared memory.
+constexpr int STAGE = 4 * CHUNK * KEY_PITCH;
+constexpr int STATE_AT = STAGES * STAGE;                          // [2][DK][COLUMN_PITCH]: both terms of S
+constexpr int UPDATES_AT = STATE_AT + 2 * DK * COLUMN_PITCH;      // [2][CHUNK][COLUMN_PITCH]
+constexpr int FACTOR_PITCH = 2 * CHUNK + 16;
+constexpr int FACTORS_AT = UPDATES_AT + 2 * CHUNK * COLUMN_PITCH; // [4][CHUNK][FACTOR_PITCH]: -f, a, in both terms
+constexpr int FLOATS_AT = FACTORS_AT + 4 * CHUNK * FACTOR_PITCH;  // u in f32, then what `scan` lists
+constexpr int REST_PITCH = 40;
+
+// Asks for the keys and queries of a piece.
+static __device__ __forceinline__ void ask(u8 *to, const u8 *tile) {
+    constexpr int WORDS = DK / 8;
+#pragma unroll
+    for (int i = threadIdx.x; i < 4 * CHUNK * WORDS; i += THREADS)
+        ptx::copy_16(to + i / WORDS * KEY_PITCH + i % WORDS * 16, tile + 16 * i);
+}
+
+// All chunks of a sequence, one after the other: block x is an entry of the list (sequence, its first piece), y the value
+// head, z the columns. `keep_rows` of `token.cu` follows.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
+    const float *values, i64 value_token, i64 value_head, const float *beta, i64 beta_token, float *out, i64 out_token,
+    i64 out_head, float *matrix, float *update_rows, const float *decay_rows, const float *sums, const int *sequences,
+    const int2 *list, const Piece *plan, const float *dots, const u8 *tiles, int key_heads, int value_heads, int rows,
+    int matrices
+) {
+    extern __shared__ __align__(128) u8 shared[];
+    float *updates = (float *)(shared + FLOATS_AT); // [CHUNK][COLUMNS]
+    float *diagonal = updates + CHUNK * COLUMNS;    // [BLOCKS][BLOCK of j][BLOCK of i]: f
+    float *rest = diagonal + CHUNK * BLOCK;         // [BLOCK][REST_PITCH]
+    float *sum = rest + BLOCK * REST_PITCH;         // [CHUNK]: G
+    float *grown = sum + CHUNK;                     // [CHUNK]: exp(G)
+    float *beta_of = grown + CHUNK;                 // [CHUNK]
+    u8 *state_terms = shared + STATE_AT, *update_terms = shared + UPDATES_AT, *factors = shared + FACTORS_AT;
+    // The updates as S takes them in stand where the factors were.
+    u8 *weighed = factors;
+
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, g = lane / 4, t = lane % 4;
+    const int head = blockIdx.y, from_key_head = head % key_heads, first_column = blockIdx.z * COLUMNS;
+    const int2 entry = list[blockIdx.x];
+    const int *sequence = sequences + entry.x * 8;
+    const int start = sequence[0], len = sequence[1], past = sequence[2];
+    const i64 slot = sequence[3];
+    const int first_chunk = past / CHUNK, last_chunk = (past + len - 1) / CHUNK;
+    float *own_updates = update_rows + (slot * value_heads + head) * rows * DV + first_column;
+    const float *own_sums = decay_rows + (slot * value_heads + head) * rows;
+    auto matrix_of = [&](int index) {
+        return matrix + ((slot * matrices + index % matrices) * value_heads + head) * DK * DV + first_column;
+    };
+    auto tile_of = [&](int index) {
+        return tiles + ((i64)(entry.y + index - first_chunk) * key_heads + from_key_head) * TILE_BYTES;
+    };
+    ask(shared, tile_of(first_chunk));
+    ptx::copies_made();
+
+    // S: a warp has 16 dimensions and all columns, as products leave them.
+    const bool folds = warp < DK / 16;
+    float state[4][4];
+    auto state_terms_out = [&]() {
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                Split of = split(state[n][2 * h], state[n][2 * h + 1]);
+                u8 *to = state_terms + (16 * warp + g + 8 * h) * COLUMN_PITCH + 2 * (8 * n + 2 * t);
+                *(u32 *)to = of.high;
+                *(u32 *)(to + DK * COLUMN_PITCH) = of.low;
+            }
+    };
+    if (folds) {
+        const float *border = matrix_of(first_chunk);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int column = 8 * n + 2 * t + e % 2;
+                bool here = first_chunk > 0 && first_column + column < DV;
+                state[n][e] = here ? border[(16 * warp + g + e / 2 * 8) * DV + column] : 0.0f;
+            }
+        state_terms_out();
+    }
+
+    // This thread's places in tiles: rows as they lie, and turned.
+    const int straight = lane % 16, straight_words = lane / 16 * 16;
+    const int turned_row = lane / 16 * 8 + lane % 8, turned_words = lane / 8 % 2 * 16;
+    const int row0 = warp % BLOCKS * BLOCK;
+
+    for (int index = first_chunk; index <= last_chunk; index++) {
+        const int piece_index = entry.y + index - first_chunk;
+        const Piece piece = plan[piece_index];
+        const int first = piece.first, end = piece.end;
+        const i64 token0 = (i64)start + index * CHUNK - past;
+        const u8 *tile = shared + (STAGES == 2 ? (index - first_chunk) % 2 * STAGE : 0);
+        if (thread < CHUNK) {
+            const bool here = thread >= first && thread < end;
+            float own = 0.0f;
+            if (thread < first) own = own_sums[(index * CHUNK + thread) % rows];
+            else if (here) own = sums[(token0 + thread) * value_heads + head];
+            sum[thread] = own;
+            grown[thread] = expf(own);
+            beta_of[thread] = here ? beta[(token0 + thread) * beta_token + head] : 0.0f;
+        }
+        for (int i = thread; i < first * COLUMNS; i += THREADS) {
+            const int row = i / COLUMNS, column = i % COLUMNS;
+            const float u = first_column + column < DV ? own_updates[(index * CHUNK + row) % rows * DV + column] : 0.0f;
+            const Split of = split(u, 0.0f);
+            updates[i] = u;
+            u8 *to = update_terms + row * COLUMN_PITCH + 2 * column;
+            *(u16 *)to = (u16)of.high;
+            *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
+        }
+        // What comes from memory is asked for before the products: dots of the blocks up to the diagonal, and values.
+        float4 dot[5];
+        const float *piece_dots = dots + ((i64)piece_index * key_heads + from_key_head) * 2 * CHUNK * CHUNK;
+        auto place = [&](int i, int &of_query, int &row, int &j) {
+            const int f = thread + i * THREADS, block = f % 640 / 64;
+            const int down = block >= 6 ? 3 : block >= 3 ? 2 : block >= 1 ? 1 : 0;
+            of_query = f / 640;
+            row = BLOCK * down + f % 64 / 4;
+            j = BLOCK * (block - down * (down + 1) / 2) + f % 4 * 4;
+        };
+#pragma unroll
+        for (int i = 0; i < 5; i++) {
+            int of_query, row, j;
+            place(i, of_query, row, j);
+            dot[i] = *(const float4 *)(piece_dots + (of_query * CHUNK + row) * CHUNK + j);
+        }
+        float value[4][4];
+        if (warp < BLOCKS) {
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int row = row0 + g + e / 2 * 8, column = first_column + 8 * n + 2 * t + e % 2;
+                    const bool here = row >= first && row < end && column < DV;
+                    value[n][e] = here ? values[(token0 + row) * value_token + head * value_head + column] : 0.0f;
+                }
+        }
+        ptx::copies_wait<0>();
+        __syncthreads();
+        if (STAGES == 2) {
+            if (index < last_chunk) ask(shared + (index + 1 - first_chunk) % 2 * STAGE, tile_of(index + 1));
+            ptx::copies_made();
+        }
+
+        // S0^T k for the rows of warps 0 to 3, S0^T q for those of 4 to 7.
+        float c[4][4] = {}, small[4][4] = {};
+        {
+            const u8 *at = tile + (warp / BLOCKS * 2 * CHUNK + row0 + straight) * KEY_PITCH + straight_words;
+            const u8 *state_at = state_terms + straight * COLUMN_PITCH + straight_words;
+#pragma unroll 2
+            for (int dim = 0; dim < DK; dim += 16) {
+                u32 a[4], a_rest[4], b[4][2], b_rest[4][2];
+                ptx::load_matrices(a, at + 2 * dim);
+                ptx::load_matrices(a_rest, at + CHUNK * KEY_PITCH + 2 * dim);
+#pragma unroll
+                for (int n = 0; n < 4; n += 2) {
+                    load_two(b[n], b[n + 1], state_at + dim * COLUMN_PITCH + 16 * n);
+                    load_two(b_rest[n], b_rest[n + 1], state_at + (DK + dim) * COLUMN_PITCH + 16 * n);
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++) multiply(c[n], small[n], a, a_rest, b[n], b_rest[n]);
+            }
+        }
+        // Factors.
+#pragma unroll
+        for (int i = 0; i < 5; i++) {
+            int of_query, row, j;
+            place(i, of_query, row, j);
+            const float *d = (const float *)&dot[i];
+            float factor[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const bool here = (of_query ? j + e <= row : j + e < row) && row >= first && row < end;
+                factor[e] = here ? __fmul_rn(expf(__fsub_rn(sum[row], sum[j + e])), d[e]) : 0.0f;
+            }
+            if (!of_query && j / BLOCK == row / BLOCK) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) diagonal[(j + e) * BLOCK + row % BLOCK] = factor[e];
+            } else {
+                if (!of_query)
+                    for (int e = 0; e < 4; e++) factor[e] = -factor[e];
+                const Split low = split(factor[0], factor[1]), high = split(factor[2], factor[3]);
+                u8 *to = factors + (of_query * 2 * CHUNK + row) * FACTOR_PITCH + 2 * j;
+                *(uint2 *)to = make_uint2(low.high, high.high);
+                *(uint2 *)(to + CHUNK * FACTOR_PITCH) = make_uint2(low.low, high.low);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int row = row0 + g + e / 2 * 8;
+                const float by_state = __fadd_rn(c[n][e], small[n][e]);
+                if (warp >= BLOCKS) c[n][e] = __fmul_rn(grown[row], by_state);
+                else c[n][e] = row >= first && row < end ? fmaf(-grown[row], by_state, value[n][e]) : 0.0f;
+            }
+        __syncthreads();
+
+        // Forward substitution, a block of tokens after the other: when its updates are known, all later rows take them in.
+        for (int block = 0; BLOCK * block < end; block++) {
+            if (BLOCK * (block + 1) > first) {
+                if (warp == block) {
+                    // A column a lane.
+#pragma unroll
+                    for (int n = 0; n < 4; n++)
+#pragma unroll
+                        for (int h = 0; h < 2; h++)
+                            *(float2 *)(rest + (g + 8 * h) * REST_PITCH + 8 * n + 2 * t) =
+                                make_float2(c[n][2 * h], c[n][2 * h + 1]);
+                    __syncwarp();
+                    float left[BLOCK];
+#pragma unroll
+                    for (int i = 0; i < BLOCK; i++) left[i] = rest[i * REST_PITCH + lane];
+#pragma unroll
+                    for (int j = 0; j < BLOCK; j++) {
+                        const int row = BLOCK * block + j;
+                        const float u = row < first ? updates[row * COLUMNS + lane] : __fmul_rn(beta_of[row], left[j]);
+                        const Split of = split(u, 0.0f);
+                        updates[row * COLUMNS + lane] = u;
+                        u8 *to = update_terms + row * COLUMN_PITCH + 2 * lane;
+                        *(u16 *)to = (u16)of.high;
+                        *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
+#pragma unroll
+                        for (int i = j + 1; i < BLOCK; i++) left[i] = fmaf(-diagonal[row * BLOCK + i], u, left[i]);
+                    }
+                }
+                __syncthreads();
+            }
+            const int down = warp % BLOCKS;
+            if (warp < BLOCKS ? down > block : down >= block) {
+                u32 a[4], a_rest[4];
+                const u8 *at = factors + (warp / BLOCKS * 2 * CHUNK + row0 + straight) * FACTOR_PITCH + 2 * BLOCK * block + straight_words;
+                ptx::load_matrices(a, at);
+                ptx::load_matrices(a_rest, at + CHUNK * FACTOR_PITCH);
+                const u8 *from = update_terms + (BLOCK * block + straight) * COLUMN_PITCH + straight_words;
+#pragma unroll
+                for (int n = 0; n < 4; n += 2) {
+                    u32 b[2][2], b_rest[2][2];
+                    load_two(b[0], b[1], from + 16 * n);
+                    load_two(b_rest[0], b_rest[1], from + CHUNK * COLUMN_PITCH + 16 * n);
+                    multiply_one(c[n], a, a_rest, b[0], b_rest[0]);
+                    multiply_one(c[n + 1], a, a_rest, b[1], b_rest[1]);
+                }
+            }
+        }
+        if (warp >= BLOCKS) {
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int row = row0 + g + e / 2 * 8, column = first_column + 8 * n + 2 * t + e % 2;
+                    if (row >= first && row < end && column < DV)
+                        out[(token0 + row) * out_token + head * out_head + column] = c[n][e];
+                }
+        }
+        // What the ring keeps of the updates.
+        if (past + len - index * CHUNK - end < rows) {
+            const int oldest = max(first, past + len - rows - index * CHUNK);
+            for (int i = oldest * COLUMNS + thread; i < end * COLUMNS; i += THREADS) {
+                const int row = i / COLUMNS, column = i % COLUMNS;
+                if (first_column + column < DV) own_updates[(index * CHUNK + row) % rows * DV + column] = updates[i];
+            }
+        }
+        if (end < CHUNK) break;
+        __syncthreads();
+        // The chunk is folded into S.
+        const float total = sum[CHUNK - 1], decayed = grown[CHUNK - 1];
+#pragma unroll
+        for (int i = thread; i < CHUNK * COLUMNS / 2; i += THREADS) {
+            const int row = i / (COLUMNS / 2), column = i % (COLUMNS / 2) * 2;
+            const float weight = expf(__fsub_rn(total, sum[row]));
+            const float2 u = *(const float2 *)(updates + row * COLUMNS + column);
+            const Split of = split(__fmul_rn(weight, u.x), __fmul_rn(weight, u.y));
+            u8 *to = weighed + row * COLUMN_PITCH + 2 * column;
+            *(u32 *)to = of.high;
+            *(u32 *)(to + CHUNK * COLUMN_PITCH) = of.low;
+        }
+        __syncthreads();
+        if (folds) {
+            float folded[4][4] = {};
+            const u8 *at = tile + turned_row * KEY_PITCH + turned_words + 2 * 16 * warp;
+            const u8 *from = weighed + straight * COLUMN_PITCH + straight_words;
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++) {
+                u32 a[4], a_rest[4];
+                ptx::load_matrices_turned(a, at + BLOCK * block * KEY_PITCH);
+                ptx::load_matrices_turned(a_rest, at + (CHUNK + BLOCK * block) * KEY_PITCH);
+#pragma unroll
+                for (int n = 0; n < 4; n += 2) {
+                    u32 b[2][2], b_rest[2][2];
+                    load_two(b[0], b[1], from + BLOCK * block * COLUMN_PITCH + 16 * n);
+                    load_two(b_rest[0], b_rest[1], from + (CHUNK + BLOCK * block) * COLUMN_PITCH + 16 * n);
+                    multiply_one(folded[n], a, a_rest, b[0], b_rest[0]);
+                    multiply_one(folded[n + 1], a, a_rest, b[1], b_rest[1]);
+                }
+            }
+            // Borders that a later step can begin at are kept.
+            const bool kept = index + 1 + matrices > (past + len) / CHUNK;
+            float *next = matrix_of(index + 1);
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int column = 8 * n + 2 * t + e % 2;
+                    state[n][e] = fmaf(decayed, state[n][e], folded[n][e]);
+                    if (kept && first_column + column < DV) next[(16 * warp + g + e / 2 * 8) * DV + column] = state[n][e];
+                }
+            state_terms_out();
+        }
+        if (STAGES == 1 && index < last_chunk) {
+            __syncthreads();
+            ask(shared, tile_of(index + 1));
+            ptx::copies_made();
+        }
+    }
+}

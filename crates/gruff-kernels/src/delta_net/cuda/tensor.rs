@@ -1,0 +1,266 @@
+//! The delta rule on tensor cores: `scan.cu` for sequences of many tokens, `token.cu` for those of few.
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::{COLUMNS, FEW, operands};
+use crate::cuda::CudaDevice;
+use crate::cuda::sources::Source;
+use crate::cuda::step::{Plan, chunks};
+use crate::delta_net::DeltaInputs;
+use crate::{CHUNK, Result, StateLayer, StateShape, Step, StepSequence, Tensor};
+use std::sync::Arc;
+
+pub(crate) static SCAN: Source = Source {
+    name: "scan.cu",
+    code: include_str!("scan.cu"),
+    options: &[],
+    variants: &[
+        &[("DK", 128), ("DV", 128), ("STAGES", 2)],
+        &[("DK", 128), ("DV", 128), ("STAGES", 1)],
+        &[("DK", 16), ("DV", 48), ("STAGES", 2)],
+    ],
+};
+
+pub(crate) static TOKEN: Source = Source {
+    name: "token.cu",
+    code: include_str!("token.cu"),
+    options: &[],
+    variants: &[&[("DK", 128), ("DV", 128)], &[("DK", 16), ("DV", 48)]],
+};
+
+/// The lowest compute capability with products of bfloat16.
+const LEAST_CAPABILITY: (i32, i32) = (8, 0);
+
+/// As in the sources.
+const SCAN_THREADS: usize = 256;
+const TOKEN_THREADS: usize = 128;
+const BLOCK: usize = 16;
+/// Bytes of a row of columns in shared memory.
+const COLUMN_PITCH: usize = 2 * COLUMNS + 16;
+
+/// The sequences of a step that one kernel takes.
+#[derive(Clone, Copy, PartialEq)]
+enum Which {
+    Few,
+    Many,
+}
+
+impl Which {
+    fn has(self, sequence: &StepSequence) -> bool {
+        (sequence.len >= FEW) == (self == Self::Many)
+    }
+}
+
+/// Bytes of shared memory that `scan` takes with so many chunks of keys and queries.
+fn scan_bytes(shape: &StateShape, stages: usize) -> usize {
+    let tiles = stages * 4 * CHUNK * (2 * shape.key_dim + 16);
+    let terms = 2 * (shape.key_dim + CHUNK) * COLUMN_PITCH + 4 * CHUNK * (2 * CHUNK + 16);
+    tiles + terms + 4 * (CHUNK * (COLUMNS + BLOCK + 3) + BLOCK * 40)
+}
+
+fn token_bytes(shape: &StateShape) -> usize {
+    2 * CHUNK * COLUMN_PITCH + 4 * (CHUNK * (shape.key_dim + 4 + COLUMNS + 3) + 2 * shape.key_dim)
+}
+
+/// How many entries a list has, and where it lies; without one, all sequences.
+fn entries(step: &Step, list: Option<&Plan>) -> (usize, CUdeviceptr) {
+    list.map_or((step.sequences().len(), 0), |list| (list.count, list.pointer()))
+}
+
+impl CudaDevice {
+    /// Whether tensor cores take layers of these sizes, prompts and single tokens alike, since their bits agree.
+    pub(super) fn has_tensor_delta(&self, shape: &StateShape) -> bool {
+        self.card().capability >= LEAST_CAPABILITY
+            && shape.key_dim.is_multiple_of(16)
+            && shape.value_dim.is_multiple_of(16)
+            && shape.key_dim <= 128
+            && scan_bytes(shape, 1) <= self.card().shared_bytes
+    }
+
+    /// Entries of the sequences that one kernel takes: sequence, its first piece; `None` where few tokens come of every
+    /// sequence.
+    fn delta_list(&self, step: &Step, which: Which) -> Result<Option<Arc<Plan>>> {
+        let tables = self.step(step)?;
+        if which == Which::Few && step.sequences().iter().all(|sequence| which.has(sequence)) {
+            return Ok(None);
+        }
+        let list =
+            tables.plan(self, ("delta list", [usize::from(which == Which::Many), 0, 0, 0]), 2, || {
+                let (mut words, mut piece) = (Vec::new(), 0);
+                for (index, sequence) in step.sequences().iter().enumerate().filter(|(_, s)| which.has(s)) {
+                    words.extend([index as i32, piece as i32]);
+                    piece += chunks(sequence.past, sequence.len).len();
+                }
+                (words, 0)
+            })?;
+        Ok(Some(list))
+    }
+
+    pub(super) fn tensor_delta(
+        &self,
+        step: &Step,
+        inputs: &DeltaInputs,
+        layer: &StateLayer,
+        out: &Tensor,
+    ) -> Result<()> {
+        if step.sequences().iter().any(|sequence| Which::Few.has(sequence)) {
+            self.delta_tokens(step, inputs, layer, out)?;
+        }
+        if step.sequences().iter().any(|sequence| Which::Many.has(sequence)) {
+            self.delta_scan(step, inputs, layer, out)?;
+        }
+        Ok(())
+    }
+
+    /// A token after the other.
+    fn delta_tokens(
+        &self,
+        step: &Step,
+        inputs: &DeltaInputs,
+        layer: &StateLayer,
+        out: &Tensor,
+    ) -> Result<()> {
+        let tables = self.step(step)?;
+        let shape = *layer.shape();
+        let rows = shape.rows();
+        let list = self.delta_list(step, Which::Few)?;
+        let (entries, list_at) = entries(step, list.as_deref());
+        // Rows may be written while other blocks begin, unless they take the place of rows that those read.
+        let few = || step.sequences().iter().filter(|sequence| Which::Few.has(sequence));
+        let keep = few().all(|sequence| sequence.past % CHUNK + sequence.len <= rows);
+        let sums = self.temporary(if keep { 0 } else { 4 * step.len() * shape.value_heads })?;
+        let launch = self
+            .launch(&TOKEN, &super::defines(layer), "token")?
+            .grid([entries, shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
+            .block(TOKEN_THREADS)
+            .shared(token_bytes(&shape));
+        operands(launch, inputs, out)
+            .arg(layer.matrix())
+            .arg(layer.keys())
+            .arg(layer.updates())
+            .arg(layer.decays())
+            .arg(sums.pointer())
+            .arg(tables.sequences())
+            .arg(list_at)
+            .arg(shape.key_heads as i32)
+            .arg(shape.value_heads as i32)
+            .arg(rows as i32)
+            .arg(shape.matrices() as i32)
+            .arg(i32::from(keep))
+            .run()?;
+        if keep {
+            Ok(())
+        } else {
+            self.keep_listed(step, inputs.keys, layer, sums.pointer(), list.as_deref())
+        }
+    }
+
+    /// A chunk after the other.
+    fn delta_scan(&self, step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Result<()> {
+        let tables = self.step(step)?;
+        let shape = *layer.shape();
+        let rows = shape.rows();
+        let list = self.delta_list(step, Which::Many)?;
+        let (entries, list_at) = entries(step, list.as_deref());
+        let plan = tables.plan(self, ("delta chunks", [0; 4]), 4, || {
+            let mut words = Vec::new();
+            for (index, sequence) in step.sequences().iter().enumerate().filter(|(_, s)| Which::Many.has(s)) {
+                let (past, end) = (sequence.past, sequence.past + sequence.len);
+                for chunk in chunks(past, sequence.len) {
+                    let first = past.saturating_sub(chunk * CHUNK);
+                    let last = (end - chunk * CHUNK).min(CHUNK);
+                    words.extend([index, chunk, first, last].map(|number| number as i32));
+                }
+            }
+            (words, 0)
+        })?;
+        let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
+        let stages = if scan_bytes(&shape, 2) <= self.card().shared_bytes { 2 } else { 1 };
+        let [key_dim, value_dim] = super::defines(layer);
+        let defines = [key_dim, value_dim, ("STAGES", stages as i64)];
+        let parts = plan.count * shape.key_heads;
+        let dots = self.temporary(4 * parts * 2 * CHUNK * CHUNK)?;
+        let tiles = self.temporary(2 * parts * 4 * CHUNK * shape.key_dim)?;
+        let sums = self.temporary(4 * step.len() * shape.value_heads)?;
+        self.launch(&SCAN, &defines, "prepare")?
+            .grid([plan.count, shape.key_heads, 1])
+            .block(SCAN_THREADS)
+            .shared(4 * 2 * CHUNK * (shape.key_dim + 4))
+            .arg(queries)
+            .arg(queries.strides()[0])
+            .arg(queries.strides()[1])
+            .arg(keys)
+            .arg(keys.strides()[0])
+            .arg(keys.strides()[1])
+            .arg(decay)
+            .arg(decay.strides()[0])
+            .arg(layer.keys())
+            .arg(layer.decays())
+            .arg(sums.pointer())
+            .arg(tables.sequences())
+            .arg(plan.pointer())
+            .arg(dots.pointer())
+            .arg(tiles.pointer())
+            .arg(shape.key_heads as i32)
+            .arg(shape.value_heads as i32)
+            .arg(rows as i32)
+            .run()?;
+        self.launch(&SCAN, &defines, "scan")?
+            .grid([entries, shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
+            .block(SCAN_THREADS)
+            .shared(scan_bytes(&shape, stages))
+            .arg(values)
+            .arg(values.strides()[0])
+            .arg(values.strides()[1])
+            .arg(beta)
+            .arg(beta.strides()[0])
+            .arg(out)
+            .arg(out.strides()[0])
+            .arg(out.strides()[1])
+            .arg(layer.matrix())
+            .arg(layer.updates())
+            .arg(layer.decays())
+            .arg(sums.pointer())
+            .arg(tables.sequences())
+            .arg(list_at)
+            .arg(plan.pointer())
+            .arg(dots.pointer())
+            .arg(tiles.pointer())
+            .arg(shape.key_heads as i32)
+            .arg(shape.value_heads as i32)
+            .arg(rows as i32)
+            .arg(shape.matrices() as i32)
+            .run()?;
+        self.keep_listed(step, keys, layer, sums.pointer(), list.as_deref())
+    }
+
+    /// Keys and decay sums of the last tokens of listed sequences into their rings.
+    fn keep_listed(
+        &self,
+        step: &Step,
+        keys: &Tensor,
+        layer: &StateLayer,
+        sums: CUdeviceptr,
+        list: Option<&Plan>,
+    ) -> Result<()> {
+        let (entries, list_at) = entries(step, list);
+        let tables = self.step(step)?;
+        let shape = *layer.shape();
+        let rows = shape.rows();
+        self.launch(&TOKEN, &super::defines(layer), "keep_rows")?
+            .grid([entries * rows, shape.value_heads, 1])
+            .block(32)
+            .arg(keys)
+            .arg(keys.strides()[0])
+            .arg(keys.strides()[1])
+            .arg(layer.keys())
+            .arg(sums)
+            .arg(layer.decays())
+            .arg(tables.sequences())
+            .arg(list_at)
+            .arg(shape.key_heads as i32)
+            .arg(shape.value_heads as i32)
+            .arg(rows as i32)
+            .run()
+    }
+}

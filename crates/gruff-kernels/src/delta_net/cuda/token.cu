@@ -1,0 +1,268 @@
+// The gated delta rule on tensor cores, a token after the other: each is one row of its chunk's forward substitution,
+// whatever step it came in, by the operations that `chunk.cuh` lists. A block has a sequence, a value head and COLUMNS
+// columns of its state; a warp has eight of them. Row 0 of what a warp multiplies is the key's, row 1 the query's, the
+// others are zeros.
+//
+// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16.
+
+#include "chunk.cuh"
+
+constexpr int THREADS = 128;
+constexpr int STEPS = DK / 16;
+// Keys in f32, rows apart so that eight of them lie in different banks.
+constexpr int ROW = DK + 4;
+
+// Where things lie in shared memory, in floats; both terms of the updates come first.
+constexpr int FLOATS_AT = 2 * CHUNK * COLUMN_PITCH;
+constexpr int KEYS = 0;                        // [CHUNK][ROW]
+constexpr int UPDATES = KEYS + CHUNK * ROW;    // [CHUNK][COLUMNS]
+constexpr int KEY = UPDATES + CHUNK * COLUMNS; // [DK]
+constexpr int QUERY = KEY + DK;                // [DK]
+constexpr int SUM = QUERY + DK;                // [CHUNK]: G
+constexpr int ON_KEY = SUM + CHUNK;            // [CHUNK]: f
+constexpr int ON_QUERY = ON_KEY + CHUNK;       // [CHUNK]: a, zeros behind the token
+
+static __device__ __forceinline__ float dot_of(const float *x, const float *y) {
+    float sums[4] = {};
+#pragma unroll 8
+    for (int i = 0; i < DK; i += 4) {
+        float4 a = *(const float4 *)(x + i), b = *(const float4 *)(y + i);
+        sums[0] = fmaf(a.x, b.x, sums[0]);
+        sums[1] = fmaf(a.y, b.y, sums[1]);
+        sums[2] = fmaf(a.z, b.z, sums[2]);
+        sums[3] = fmaf(a.w, b.w, sums[3]);
+    }
+    return sum_of_four(sums);
+}
+
+// The lane's words of rows 0 and 1 of a.
+static __device__ __forceinline__ void two_rows(u32 (&a)[4], u32 (&a_rest)[4], const float *first, const float *second, float sign) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    a[0] = a[1] = a[2] = a[3] = a_rest[0] = a_rest[1] = a_rest[2] = a_rest[3] = 0;
+    if (g > 1) return;
+    const float *from = (g == 0 ? first : second) + 2 * t;
+    sign = g == 0 ? sign : 1.0f;
+    const Split low = split(sign * from[0], sign * from[1]), high = split(sign * from[8], sign * from[9]);
+    a[0] = low.high, a[2] = high.high, a_rest[0] = low.low, a_rest[2] = high.low;
+}
+
+// A warp's columns of S, both terms.
+static __device__ __forceinline__ void
+load_state(u32 (&b)[STEPS][2], u32 (&b_rest)[STEPS][2], const float *matrix, bool any, bool inside) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    float s[STEPS][4];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[i][e] = any && inside ? matrix[(16 * i + 2 * t + e % 2 + e / 2 * 8) * DV + g] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const Split of = split(s[i][2 * h], s[i][2 * h + 1]);
+            b[i][h] = of.high;
+            b_rest[i][h] = of.low;
+        }
+}
+
+// An update of one column, in f32 and both terms.
+static __device__ __forceinline__ void put_update(u8 *terms, float *updates, int row, int column, float u) {
+    const Split of = split(u, 0.0f);
+    updates[row * COLUMNS + column] = u;
+    u8 *to = terms + row * COLUMN_PITCH + 2 * column;
+    *(u16 *)to = (u16)of.high;
+    *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
+}
+
+// Block x is an entry of the list (its first word is the sequence), or the sequence where there is no list; y the value head, z the columns. `keep` when no row of a
+// ring is needed after its place was taken in the same step; else `keep_rows` follows, which reads the decay sums from
+// `sums` `[T, Hv]`.
+extern "C" __global__ void __launch_bounds__(THREADS) token(
+    const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
+    const float *values, i64 value_token, i64 value_head, const float *decay, i64 decay_token, const float *beta,
+    i64 beta_token, float *out, i64 out_token, i64 out_head, float *matrix, float *key_rows, float *update_rows,
+    float *decay_rows, float *sums, const int *sequences, const int2 *list, int key_heads, int value_heads, int rows,
+    int matrices, int keep
+) {
+    extern __shared__ __align__(128) u8 shared[];
+    u8 *terms = shared; // [2][CHUNK][COLUMN_PITCH]
+    float *floats = (float *)(shared + FLOATS_AT);
+    float *chunk_keys = floats + KEYS, *updates = floats + UPDATES, *key = floats + KEY, *query = floats + QUERY;
+    float *sum = floats + SUM, *on_key = floats + ON_KEY, *on_query = floats + ON_QUERY;
+
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, g = lane / 4, t = lane % 4;
+    const int head = blockIdx.y, from_key_head = head % key_heads, first_column = blockIdx.z * COLUMNS;
+    const int *sequence = sequences + (list ? list[blockIdx.x].x : blockIdx.x) * 8;
+    const int start = sequence[0], len = sequence[1], past = sequence[2];
+    const i64 slot = sequence[3];
+    const bool writes_keys = keep && blockIdx.z == 0 && head < key_heads;
+    const bool writes_sums = blockIdx.z == 0;
+    float *own_keys = key_rows + (slot * key_heads + from_key_head) * rows * DK;
+    float *own_updates = update_rows + (slot * value_heads + head) * rows * DV + first_column;
+    float *own_sums = decay_rows + (slot * value_heads + head) * rows;
+    auto matrix_of = [&](int chunk) {
+        return matrix + ((slot * matrices + chunk % matrices) * value_heads + head) * DK * DV + first_column + 8 * warp;
+    };
+    // The columns whose results this lane has: row 0 of the products is in lanes 0 to 3, row 1 in lanes 4 to 7.
+    const int own_column = 8 * warp + 2 * t;
+    const bool inside = first_column + 8 * warp < DV;
+
+    // What the slot holds: S at the chunk's border, and the rows since.
+    int chunk = past / CHUNK, row = past % CHUNK;
+    u32 state[STEPS][2], state_rest[STEPS][2];
+    load_state(state, state_rest, matrix_of(chunk), chunk > 0, inside);
+#pragma unroll 8
+    for (int i = thread; i < row * (DK / 4); i += THREADS) {
+        const int j = i / (DK / 4), dim = i % (DK / 4) * 4;
+        *(float4 *)(chunk_keys + j * ROW + dim) = *(const float4 *)(own_keys + (chunk * CHUNK + j) % rows * DK + dim);
+    }
+#pragma unroll 4
+    for (int i = thread; i < CHUNK * COLUMNS; i += THREADS) {
+        const int j = i / COLUMNS, column = i % COLUMNS;
+        const bool here = j < row && first_column + column < DV;
+        put_update(terms, updates, j, column, here ? own_updates[(chunk * CHUNK + j) % rows * DV + column] : 0.0f);
+    }
+    if (thread < row) sum[thread] = own_sums[(chunk * CHUNK + thread) % rows];
+    __syncthreads();
+
+    for (int i = 0; i < len; i++) {
+        const i64 token = start + i;
+        const int ring = (past + i) % rows;
+        float value[2] = {0.0f, 0.0f};
+        if (g == 0 && inside)
+            for (int e = 0; e < 2; e++) value[e] = values[token * value_token + head * value_head + first_column + own_column + e];
+        const float own_beta = beta[token * beta_token + head];
+        for (int dim = thread; dim < DK; dim += THREADS) {
+            const float k = keys[token * key_token + from_key_head * key_head + dim];
+            key[dim] = k;
+            query[dim] = queries[token * query_token + from_key_head * query_head + dim];
+            chunk_keys[row * ROW + dim] = k;
+            if (writes_keys) own_keys[ring * DK + dim] = k;
+        }
+        const float total = __fadd_rn(row > 0 ? sum[row - 1] : 0.0f, decay[token * decay_token + head]);
+        if (thread == 0) {
+            sum[row] = total;
+            if (writes_sums) {
+                if (keep) own_sums[ring] = total;
+                else sums[token * value_heads + head] = total;
+            }
+        }
+        __syncthreads();
+        {
+            // Two rows of the substitution's matrix, one thread a value.
+            const int j = thread % CHUNK;
+            const bool of_key = thread < CHUNK;
+            float factor = 0.0f;
+            if (j <= row)
+                factor = __fmul_rn(expf(__fsub_rn(total, sum[j])), dot_of(chunk_keys + j * ROW, of_key ? key : query));
+            (of_key ? on_key : on_query)[j] = factor;
+        }
+        float c[4] = {}, small[4] = {};
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            u32 a[4], a_rest[4];
+            two_rows(a, a_rest, key + 16 * s, query + 16 * s, 1.0f);
+            multiply(c, small, a, a_rest, state[s], state_rest[s]);
+        }
+        const float decayed = expf(total);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float by_state = __fadd_rn(c[e], small[e]);
+            c[e] = g == 0 ? fmaf(-decayed, by_state, value[e]) : g == 1 ? __fmul_rn(decayed, by_state) : 0.0f;
+            c[2 + e] = 0.0f;
+        }
+        __syncthreads();
+        const int own_block = row / BLOCK;
+        auto take_in = [&](int block) {
+            u32 a[4], a_rest[4], b[2], b_rest[2];
+            two_rows(a, a_rest, on_key + BLOCK * block, on_query + BLOCK * block, -1.0f);
+            const u8 *from = terms + (BLOCK * block + lane % 16) * COLUMN_PITCH + 16 * warp;
+            ptx::load_matrices_turned(b, from);
+            ptx::load_matrices_turned(b_rest, from + CHUNK * COLUMN_PITCH);
+            multiply_one(c, a, a_rest, b, b_rest);
+        };
+        for (int block = 0; block < own_block; block++) take_in(block);
+        if (g == 0) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float rest = c[e];
+                for (int j = BLOCK * own_block; j < row; j++)
+                    rest = fmaf(-on_key[j], updates[j * COLUMNS + own_column + e], rest);
+                const float u = __fmul_rn(own_beta, rest);
+                put_update(terms, updates, row, own_column + e, u);
+                if (inside) own_updates[ring * DV + own_column + e] = u;
+            }
+        }
+        // A warp reads only its own columns.
+        __syncwarp();
+        take_in(own_block);
+        if (g == 1 && inside)
+            for (int e = 0; e < 2; e++)
+                out[token * out_token + head * out_head + first_column + own_column + e] = c[e];
+        row++;
+        if (row == CHUNK) {
+            // The chunk is folded into S: a warp's columns, 16 dimensions at a time.
+            u32 b[CHUNK / BLOCK][2], b_rest[CHUNK / BLOCK][2];
+#pragma unroll
+            for (int block = 0; block < CHUNK / BLOCK; block++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int j = BLOCK * block + 8 * h + 2 * t, column = 8 * warp + g;
+                    float u[2];
+                    for (int e = 0; e < 2; e++)
+                        u[e] = __fmul_rn(expf(__fsub_rn(total, sum[j + e])), updates[(j + e) * COLUMNS + column]);
+                    const Split of = split(u[0], u[1]);
+                    b[block][h] = of.high;
+                    b_rest[block][h] = of.low;
+                }
+            const float *border = matrix_of(chunk);
+            float *next = matrix_of(chunk + 1);
+#pragma unroll 1
+            for (int first = 0; first < DK; first += 16) {
+                float folded[4] = {};
+#pragma unroll
+                for (int block = 0; block < CHUNK / BLOCK; block++) {
+                    u32 a[4], a_rest[4];
+#pragma unroll
+                    for (int q = 0; q < 4; q++) {
+                        const float *from = chunk_keys + (BLOCK * block + q / 2 * 8 + 2 * t) * ROW + first + g + q % 2 * 8;
+                        const Split of = split(from[0], from[ROW]);
+                        a[q] = of.high;
+                        a_rest[q] = of.low;
+                    }
+                    multiply_one(folded, a, a_rest, b[block], b_rest[block]);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int at = (first + g + e / 2 * 8) * DV + 2 * t + e % 2;
+                    const float before = chunk > 0 && inside ? border[at] : 0.0f;
+                    if (inside) next[at] = fmaf(decayed, before, folded[e]);
+                }
+            }
+            __syncwarp();
+            chunk++;
+            row = 0;
+            if (i + 1 < len) load_state(state, state_rest, matrix_of(chunk), true, inside);
+        }
+        __syncthreads();
+        if (row == 0)
+            for (int at = thread; at < CHUNK * COLUMNS; at += THREADS) put_update(terms, updates, at / COLUMNS, at % COLUMNS, 0.0f);
+    }
+}
+
+// Keys and decay sums of each sequence's last tokens into their rings: block x is an entry of the list, as above, and how far from
+// the end, y a value head.
+extern "C" __global__ void keep_rows(
+    const float *keys, i64 key_token, i64 key_head, float *key_rows, const float *sums, float *decay_rows,
+    const int *sequences, const int2 *list, int key_heads, int value_heads, int rows
+) {
+    const int *sequence = sequences + (list ? list[blockIdx.x / rows].x : blockIdx.x / rows) * 8;
+    const int back = blockIdx.x % rows, len = sequence[1], head = blockIdx.y;
+    if (back >= len) return;
+    const int i = len - 1 - back, ring = (sequence[2] + i) % rows;
+    const i64 token = sequence[0] + i, slot = sequence[3];
+    if (head < key_heads)
+        for (int dim = threadIdx.x; dim < DK; dim += blockDim.x)
+            key_rows[((slot * key_heads + head) * rows + ring) * DK + dim] = keys[token * key_token + head * key_head + dim];
+    if (threadIdx.x == 0) decay_rows[(slot * value_heads + head) * rows + ring] = sums[token * value_heads + head];
+}
