@@ -59,13 +59,18 @@ impl CpuDevice {
             };
             let cohort =
                 int8::cohort(self.isa()).filter(|_| form == Form::Int8Blocks && x.rows() > int8::FEW);
-            let cohorts = cohort.map_or(0, |rows| x.rows().div_ceil(rows));
-            let bytes = terms + cohorts * int8::cohort_bytes(x.cols());
+            let cohort_bytes = |rows| int8::cohort_bytes(self.isa(), rows, x.cols());
+            let bytes = terms
+                + cohort.map_or(0, |together| {
+                    let rest = x.rows() % together;
+                    x.rows() / together * cohort_bytes(together)
+                        + if rest > 0 { cohort_bytes(rest) } else { 0 }
+                });
             let too_many = |_| Error::Shape {
                 op: "linear",
                 what: format!("{:?} activations are too many for one step", tensor.shape()),
             };
-            // Distances in the buffer are counted in 32 bits, in groups, which are longer than a cache line.
+            // Distances in the buffer are counted in 32 bits, in cache lines or in groups, which are longer.
             u32::try_from(bytes / 64).map_err(too_many)?;
             let second = u32::try_from(second).map_err(too_many)?;
             let buffer = tensor.device().scratch_buffer(bytes)?;
@@ -89,16 +94,17 @@ impl CpuDevice {
                 }
             });
             if let Some(together) = cohort {
-                self.share(cohorts, 2 * together * x.cols(), |cohorts| {
+                self.share(x.rows().div_ceil(together), 2 * together * x.cols(), |cohorts| {
                     for cohort in cohorts {
                         let first = cohort * together;
                         let rows = columns.row(first).cast_mut().cast();
-                        let at = terms + cohort * int8::cohort_bytes(x.cols());
+                        let at = terms + cohort * cohort_bytes(together);
                         // SAFETY: rows that are written, and a part of the buffer behind all rows; this piece alone
                         // touches either.
                         unsafe {
                             let out = columns.buffer.cpu().pointer().add(at);
-                            int8::form_cohort(rows, together.min(x.rows() - first), x.cols(), out);
+                            let count = together.min(x.rows() - first);
+                            int8::form_cohort(self.isa(), rows, count, x.cols(), out);
                         }
                     }
                 });

@@ -50,7 +50,7 @@ pub(super) struct Group {
     loud: u32,
     /// How many groups further its second term lies, if any is.
     second: u32,
-    /// Of a row's first group: how many groups further the row's cohort begins, if it has one, and its place there.
+    /// Of a row's first group: how many cache lines further the row's cohort begins, if it has one, and its place there.
     cohort: u32,
     place: u32,
 }
@@ -87,15 +87,23 @@ pub(super) fn row_bytes(cols: usize) -> usize {
 /// Rows of activations that the kernels for many columns of an instruction set read side by side, where they do.
 pub(super) fn cohort(isa: Isa) -> Option<usize> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    if matches!(isa, Isa::AmxInt8 | Isa::NeonI8mm) {
-        return Some(simd::cohort::COHORT);
+    match isa {
+        Isa::AmxInt8 | Isa::NeonI8mm => return Some(simd::cohort::COHORT),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => return Some(simd::fours::COHORT),
+        _ => {}
     }
     let _ = isa;
     None
 }
 
-/// Bytes of a cohort of rows of `cols` activations.
-pub(super) fn cohort_bytes(cols: usize) -> usize {
+/// Bytes of a cohort of `count` rows of `cols` activations.
+pub(super) fn cohort_bytes(isa: Isa, count: usize, cols: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Vnni {
+        return simd::fours::bytes(count, groups(cols));
+    }
+    let _ = (isa, count);
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     return simd::cohort::blocks(groups(cols)) * size_of::<simd::cohort::CohortBlock>();
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -106,16 +114,20 @@ pub(super) fn cohort_bytes(cols: usize) -> usize {
 ///
 /// # Safety
 /// The instruction set has cohorts; `rows` points to as many rows that [`quantize`] wrote, `out` to
-/// [`cohort_bytes`]`(cols)` behind them in the same buffer, aligned for a [`Group`]; nobody else reads or writes either
+/// [`cohort_bytes`] behind them in the same buffer, aligned for a [`Group`]; nobody else reads or writes either
 /// meanwhile.
-pub(super) unsafe fn form_cohort(rows: *mut Group, count: usize, cols: usize, out: *mut u8) {
+pub(super) unsafe fn form_cohort(isa: Isa, rows: *mut Group, count: usize, cols: usize, out: *mut u8) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: promised by the caller; instruction sets with cohorts include AVX2.
     unsafe {
-        simd::cohort::form(rows, count, groups(cols), out.cast());
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => simd::fours::form(rows, count, groups(cols), out),
+            _ => simd::cohort::form(rows, count, groups(cols), out.cast()),
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = (rows, count, cols, out);
+    let _ = (isa, rows, count, cols, out);
 }
 
 /// The kernel for a block type, where the instruction set has one.

@@ -15,6 +15,9 @@ use crate::matmul::Q8_BLOCK;
 /// Rows of a cohort.
 pub(in super::super) const COHORT: usize = 16;
 
+/// What distances are counted in: all of a buffer's parts are multiples of it.
+pub(super) type Line = [u8; 64];
+
 /// Columns that a piece of work gathers at a time.
 const GATHERED: usize = 128;
 
@@ -66,8 +69,7 @@ pub(in super::super) unsafe fn form(rows: *mut Group, count: usize, groups: usiz
         for (place, column) in columns.iter_mut().enumerate().take(count) {
             let row = rows.add(place * groups);
             *column = row.cast_const().cast();
-            // Both are multiples of a group's size into the same buffer.
-            (*row).cohort = (out.byte_offset_from(row) as usize / size_of::<Group>()) as u32;
+            (*row).cohort = (out.byte_offset_from(row) as usize / size_of::<Line>()) as u32;
             (*row).place = place as u32;
         }
         gather(&columns[..count], groups, out);
@@ -146,11 +148,12 @@ unsafe fn write_numbers(x: &[*const Group; COHORT], groups: usize, out: *mut Coh
     }
 }
 
-/// The cohort that begins with these columns, if they are rows of one, in their order.
+/// The cohort that begins with these columns, if they are rows of one, in their order, of whatever kind the instruction
+/// set's cohorts are.
 ///
 /// # Safety
 /// Columns as for the kernel.
-unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const CohortBlock> {
+pub(super) unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const u8> {
     let first = columns[0].cast::<Group>();
     // SAFETY: promised by the caller.
     let (distance, place) = unsafe { ((*first).cohort as usize, (*first).place) };
@@ -161,7 +164,7 @@ unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const CohortBloc
         }
         next = next.wrapping_add(groups * size_of::<Group>());
     }
-    (distance != 0 && place == 0).then(|| first.wrapping_add(distance).cast())
+    (distance != 0 && place == 0).then(|| first.cast::<Line>().wrapping_add(distance).cast())
 }
 
 /// See [`Layout::product`].
@@ -210,7 +213,8 @@ pub(super) unsafe fn product<L: Cohorted, U: Unpack>(
                 for (i, columns) in columns.chunks(COHORT).enumerate() {
                     tile.ahead.ask(i, count);
                     let of_scratch = cohorts.add(i * blocks(groups)).cast_const();
-                    let first_block = made(columns, groups).filter(|_| all_made).unwrap_or(of_scratch);
+                    let found = made(columns, groups).filter(|_| all_made);
+                    let first_block = found.map_or(of_scratch, |cohort| cohort.cast());
                     let cohort = Cohort { first: first_block, groups, count: columns.len() };
                     let out = out.add(i * COHORT * panel.rows + first);
                     L::multiply::<U::Form>(&tile, &cohort, out, panel.rows);

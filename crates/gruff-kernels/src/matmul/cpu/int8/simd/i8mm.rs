@@ -48,7 +48,7 @@ impl Layout for I8mm {
     }
 
     #[inline(always)]
-    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: *mut Block, first: usize) {
+    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: [*mut Block; BLOCKS], first: usize) {
         // SAFETY: promised by the caller.
         unsafe { octet(rows, parts, blocks, first) }
     }
@@ -79,11 +79,16 @@ impl Cohorted for I8mm {
     }
 }
 
-/// Writes a group of eight rows, the `first` ones of a tile, into the group's eight blocks.
+/// Writes a group of eight rows, the `first` ones of a tile, into the blocks of its eight lanes.
 ///
 /// # Safety
-/// `blocks` points to eight blocks that nobody else uses.
-unsafe fn octet(rows: &[Weights; OCTET], [halves, mins]: [bool; 2], blocks: *mut Block, first: usize) {
+/// `blocks` point to blocks that nobody else uses.
+unsafe fn octet(
+    rows: &[Weights; OCTET],
+    [halves, mins]: [bool; 2],
+    blocks: [*mut Block; BLOCKS],
+    first: usize,
+) {
     assert!(first + OCTET <= ROWS);
     // SAFETY: inside the blocks, as asserted.
     unsafe {
@@ -93,8 +98,8 @@ unsafe fn octet(rows: &[Weights; OCTET], [halves, mins]: [bool; 2], blocks: *mut
                 let lanes = [eights(&rows[r], k), eights(&rows[r + 1], k)];
                 for i in 0..BLOCKS / 2 {
                     let (a, b) = (lanes[0][i], lanes[1][i]);
-                    let even = &raw mut (*blocks.add(LANE_BLOCKS[2 * i])).quants[k][first + r];
-                    let odd = &raw mut (*blocks.add(LANE_BLOCKS[2 * i + 1])).quants[k][first + r];
+                    let even = &raw mut (*blocks[2 * i]).quants[k][first + r];
+                    let odd = &raw mut (*blocks[2 * i + 1]).quants[k][first + r];
                     vst1q_u64(even.cast(), vtrn1q_u64(a, b));
                     vst1q_u64(odd.cast(), vtrn2q_u64(a, b));
                 }
@@ -102,10 +107,10 @@ unsafe fn octet(rows: &[Weights; OCTET], [halves, mins]: [bool; 2], blocks: *mut
         }
         for half in 0..=usize::from(halves) {
             let from = each!(|r: 8| rows[r].scales[half].as_ptr());
-            numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).scales[half][first]));
+            numbers(from, each!(|p: 8| &raw mut (*blocks[p]).scales[half][first]));
             if mins {
                 let from = each!(|r: 8| rows[r].mins[half].as_ptr());
-                numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).mins[half][first]));
+                numbers(from, each!(|p: 8| &raw mut (*blocks[p]).mins[half][first]));
             }
         }
     }

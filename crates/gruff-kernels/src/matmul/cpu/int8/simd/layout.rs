@@ -1,7 +1,7 @@
 //! Tiles of rows that are unpacked once and meet many columns, in memory.
 
 use super::super::super::kernel::Panel;
-use super::super::{BLOCKS, GROUP};
+use super::super::{BLOCKS, GROUP, LANE_BLOCKS};
 use super::ahead::Ahead;
 use super::product::Groups;
 use super::transpose::{OCTET, Weights};
@@ -21,9 +21,18 @@ pub(super) trait Layout {
     /// The quants as tiles hold them.
     unsafe fn stored<U: Unpack>(quants: [Bits<Self>; 8]) -> [Bits<Self>; 8];
 
-    /// Writes a group of eight rows, the `first` ones of a tile, into the group's eight blocks; of scales and minima
-    /// those that `parts` asks for: of halves, and any minima.
-    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: *mut Self::Block, first: usize);
+    /// Whether a tile's blocks stand lane by lane of the sums' tree, each lane's `groups` blocks in a run, and not in
+    /// their order.
+    const BY_LANE: bool = false;
+
+    /// Writes a group of eight rows, the `first` ones of a tile, into the blocks of its eight lanes; of scales and
+    /// minima those that `parts` asks for: of halves, and any minima.
+    unsafe fn octet(
+        rows: &[Weights; OCTET],
+        parts: [bool; 2],
+        blocks: [*mut Self::Block; BLOCKS],
+        first: usize,
+    );
 
     /// `out[c * panel.rows + r]` becomes the product of row r and column c, of more columns than are few.
     ///
@@ -73,7 +82,13 @@ pub(super) unsafe fn unpack<L: Layout, U: Unpack>(panel: &Panel, row: usize, til
     // SAFETY: promised by the caller.
     let mut weights = unsafe { Groups::<L::Vector>::of(panel) };
     let wanted = L::ROWS.min((panel.rows - row).next_multiple_of(OCTET));
-    for group in 0..panel.cols.div_ceil(GROUP) {
+    let groups = panel.cols.div_ceil(GROUP);
+    for group in 0..groups {
+        let mut blocks = [tile; BLOCKS];
+        for (lane, block) in blocks.iter_mut().enumerate() {
+            let at = if L::BY_LANE { lane * groups + group } else { group * BLOCKS + LANE_BLOCKS[lane] };
+            *block = tile.wrapping_add(at);
+        }
         for first in (0..wanted).step_by(OCTET) {
             // SAFETY: promised by the caller.
             unsafe {
@@ -93,7 +108,7 @@ pub(super) unsafe fn unpack<L: Layout, U: Unpack>(panel: &Panel, row: usize, til
                     }
                 }
                 let parts = [U::Form::HALVES, U::Form::MINS];
-                L::octet(&*rows.as_ptr(), parts, tile.add(group * BLOCKS), first);
+                L::octet(&*rows.as_ptr(), parts, blocks, first);
             }
         }
     }

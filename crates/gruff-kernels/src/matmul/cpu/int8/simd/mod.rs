@@ -13,15 +13,21 @@ mod ahead;
 mod amx;
 pub(super) mod cohort;
 mod dot;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod fours;
 #[cfg(target_arch = "aarch64")]
 mod i8mm;
 mod iq;
 mod k_quants;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod layout;
 mod legacy;
 mod lines;
 pub(super) mod product;
 pub(super) mod quantize;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
 mod tile;
 mod transpose;
 mod vector;

@@ -21,8 +21,12 @@ use super::amx::{Amx, Instructions};
 use super::dot::{Avx2, Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::dot::{DotProd, Neon};
+#[cfg(target_arch = "x86_64")]
+use super::fours;
 #[cfg(target_arch = "aarch64")]
 use super::i8mm::I8mm;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::Lanes;
 
 /// The kernels of a block type.
 pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel> {
@@ -55,7 +59,7 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => by_type!("avx-vnni int8", avx2),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => by_type!("avx512-vnni int8", vnni),
+        Isa::Avx512Vnni => by_type!("avx512-vnni int8", vnni, fours::COHORT, 2 * COLUMNS),
         #[cfg(target_arch = "x86_64")]
         Isa::AmxInt8 => by_type!("amx int8", amx, COHORT, 2 * COLUMNS),
         #[cfg(target_arch = "aarch64")]
@@ -68,9 +72,9 @@ pub(in super::super) fn kernel(isa: Isa, block_type: BlockType) -> Option<Kernel
     }
 }
 
-/// Declares the entry point of an instruction set.
+/// Declares the entry point of an instruction set, and how it multiplies many columns.
 macro_rules! entry {
-    ($name:ident, $isa:ident, $features:literal) => {
+    ($name:ident, $isa:ident, many: $layout:ident, $features:literal) => {
         /// # Safety
         /// The machine has the features; and as for [`Kernel::compute`].
         #[target_feature(enable = $features)]
@@ -81,18 +85,18 @@ macro_rules! entry {
             scratch: &mut Scratch,
         ) {
             // SAFETY: promised by the caller.
-            unsafe { compute::<$isa, U>(panel, columns, out, scratch) }
+            unsafe { compute::<$isa, $layout, U>(panel, columns, out, scratch) }
         }
     };
 }
 #[cfg(target_arch = "x86_64")]
-entry!(avx2, Avx2, "avx2,fma,f16c");
+entry!(avx2, Avx2, many: Avx2, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-entry!(vnni, Vnni, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
+entry!(vnni, Vnni, many: Lanes, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
 #[cfg(target_arch = "aarch64")]
-entry!(neon, Neon, "neon");
+entry!(neon, Neon, many: Neon, "neon");
 #[cfg(target_arch = "aarch64")]
-entry!(dotprod, DotProd, "neon,dotprod");
+entry!(dotprod, DotProd, many: DotProd, "neon,dotprod");
 
 /// Declares the entry point of an instruction set that multiplies cohorts of columns, and few columns as another.
 macro_rules! cohort_entry {
@@ -123,7 +127,7 @@ cohort_entry!(amx, Amx<Instructions>, few: vnni, "avx2,fma,f16c,avx512f,avx512bw
 cohort_entry!(i8mm, I8mm, few: dotprod, "neon,dotprod,i8mm");
 
 #[inline(always)]
-unsafe fn compute<D: Dot + Layout, U: Unpack>(
+unsafe fn compute<D: Dot, L: Layout, U: Unpack>(
     panel: &Panel,
     columns: &[*const u8],
     out: &mut [f32],
@@ -141,7 +145,7 @@ unsafe fn compute<D: Dot + Layout, U: Unpack>(
                 4 => few::<D, U, 4>(panel, columns, out),
                 _ => few::<D, U, 2>(panel, columns, out),
             },
-            _ => D::product::<U>(panel, columns, out, scratch),
+            _ => L::product::<U>(panel, columns, out, scratch),
         }
     }
 }

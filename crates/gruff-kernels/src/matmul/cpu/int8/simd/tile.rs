@@ -68,7 +68,7 @@ macro_rules! tiled {
             unsafe fn octet(
                 rows: &[Weights; OCTET],
                 parts: [bool; 2],
-                blocks: *mut TileBlock<$rows>,
+                blocks: [*mut TileBlock<$rows>; BLOCKS],
                 first: usize,
             ) {
                 // SAFETY: promised by the caller.
@@ -124,7 +124,7 @@ const fn rows_of<W: Wide>() -> usize {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn product<D: Tiled, U: Unpack>(
+pub(super) unsafe fn product<D: Tiled, U: Unpack>(
     panel: &Panel,
     columns: &[*const u8],
     out: &mut [f32],

@@ -1,6 +1,6 @@
 //! Unpacked weights turned from lanes that are blocks to lanes that are rows.
 
-use super::super::LANE_BLOCKS;
+use super::super::BLOCKS;
 use super::each;
 
 #[cfg(target_arch = "aarch64")]
@@ -29,15 +29,15 @@ pub(super) struct TileBlock<const R: usize> {
     pub(super) mins: [[f32; R]; 2],
 }
 
-/// Writes a group of eight rows, the `first` ones of a tile, into the group's eight blocks.
+/// Writes a group of eight rows, the `first` ones of a tile, into the blocks of its eight lanes.
 ///
 /// # Safety
-/// AVX2 on x86-64; `blocks` points to eight blocks that nobody else uses.
+/// AVX2 on x86-64; `blocks` point to blocks that nobody else uses.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
 pub(super) unsafe fn octet<const R: usize>(
     rows: &[Weights; OCTET],
     [halves, mins]: [bool; 2],
-    blocks: *mut TileBlock<R>,
+    blocks: [*mut TileBlock<R>; BLOCKS],
     first: usize,
 ) {
     assert!(first + OCTET <= R);
@@ -46,16 +46,16 @@ pub(super) unsafe fn octet<const R: usize>(
         for g in 0..8 {
             let lanes = transpose(each!(|r: 8| rows[r].quants[g].as_ptr().cast()));
             for p in 0..8 {
-                let to = &raw mut (*blocks.add(LANE_BLOCKS[p])).quants[g][first];
+                let to = &raw mut (*blocks[p]).quants[g][first];
                 store(to.cast(), lanes[p]);
             }
         }
         for half in 0..=usize::from(halves) {
             let from = each!(|r: 8| rows[r].scales[half].as_ptr());
-            numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).scales[half][first]));
+            numbers(from, each!(|p: 8| &raw mut (*blocks[p]).scales[half][first]));
             if mins {
                 let from = each!(|r: 8| rows[r].mins[half].as_ptr());
-                numbers(from, each!(|p: 8| &raw mut (*blocks.add(LANE_BLOCKS[p])).mins[half][first]));
+                numbers(from, each!(|p: 8| &raw mut (*blocks[p]).mins[half][first]));
             }
         }
     }

@@ -32,7 +32,7 @@ impl Registers {
 }
 
 /// See above.
-pub(super) struct Double;
+pub(in super::super) struct Double;
 
 impl Tiles for Double {
     unsafe fn configure(shapes: &Shapes) {

@@ -7,9 +7,7 @@
 //! sums of sixteen rows and columns stay in sixteen registers.
 
 #[cfg(test)]
-mod double;
-#[cfg(test)]
-mod tests;
+pub(super) mod double;
 mod tiles;
 
 use std::arch::x86_64::*;
@@ -51,7 +49,7 @@ impl<T: Tiles> Layout for Amx<T> {
     }
 
     #[inline(always)]
-    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: *mut Block, first: usize) {
+    unsafe fn octet(rows: &[Weights; OCTET], parts: [bool; 2], blocks: [*mut Block; BLOCKS], first: usize) {
         // SAFETY: promised by the caller.
         unsafe { octet(rows, parts, blocks, first) }
     }

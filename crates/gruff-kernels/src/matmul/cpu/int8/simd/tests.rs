@@ -1,15 +1,16 @@
-//! The kernels on the double of the tiles, held to the bits of portable Rust.
+//! Kernels for many columns that the conformance runner does not reach everywhere, held to the bits of portable Rust: those
+//! on the double of AMX's tiles, and those of AVX-512 where cohorts, lanes and tiles are not whole.
 
 use gruff_blocks::{BlockType, synthetic};
 
-use super::double::Double;
-use super::{Amx, Layout};
+use super::amx::Amx;
+use super::amx::double::Double;
+use super::layout::Layout;
+use super::*;
 use crate::Isa;
 use crate::conformance::Values;
 use crate::cpu::scratch;
-use crate::matmul::cpu::int8::simd::cohort::COHORT;
-use crate::matmul::cpu::int8::simd::*;
-use crate::matmul::cpu::int8::{Group, cohort_bytes, form_cohort, groups, kernel, quantize};
+use crate::matmul::cpu::int8::{self, Group, cohort_bytes, form_cohort, groups, kernel, quantize};
 use crate::matmul::cpu::kernel::Panel;
 
 /// The features that the entry point enables.
@@ -21,7 +22,7 @@ unsafe fn product<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f3
 
 type Product = unsafe fn(&Panel, &[*const u8], &mut [f32]);
 
-const TYPES: [(BlockType, Product); 13] = [
+const AMX: [(BlockType, Product); 13] = [
     (BlockType::Q4_0, product::<Q4_0>),
     (BlockType::Q4_1, product::<Q4_1>),
     (BlockType::Q5_0, product::<Q5_0>),
@@ -37,10 +38,6 @@ const TYPES: [(BlockType, Product); 13] = [
     (BlockType::MXFP4, product::<Mxfp4>),
 ];
 
-/// Rows of weights, their length, rows of activations: whole tiles and cohorts, parts of them, lanes without a block.
-const SHAPES: [(usize, usize, usize); 5] =
-    [(32, 256, 16), (9, 2304, 19), (40, 1280, 9), (70, 96, 33), (33, 512, 23)];
-
 /// Rows of activations and their cohorts, in one buffer as operations have it.
 struct Columns {
     first: *mut u8,
@@ -54,10 +51,12 @@ struct Columns {
 struct Aligned([u8; 64]);
 
 impl Columns {
-    fn of(values: &mut Values, rows: usize, cols: usize) -> Self {
+    fn of(isa: Isa, values: &mut Values, rows: usize, cols: usize) -> Self {
+        let together = int8::cohort(isa).expect("has cohorts");
         let groups = groups(cols);
         let terms = 2 * rows * groups * size_of::<Group>();
-        let bytes = terms + rows.div_ceil(COHORT) * cohort_bytes(cols);
+        let whole = cohort_bytes(isa, together, cols);
+        let bytes = terms + rows.div_ceil(together) * whole;
         let mut buffer = vec![Aligned([0x5a; 64]); bytes / 64];
         let columns = Self { first: buffer.as_mut_ptr().cast(), rows, cols, _buffer: buffer };
         for row in 0..rows {
@@ -69,11 +68,11 @@ impl Columns {
             // SAFETY: the buffer has room for it.
             unsafe { quantize(Isa::Avx512Vnni, &x, to, (rows * groups) as u32) };
         }
-        for first in (0..rows).step_by(COHORT) {
-            let out = columns.row(0).wrapping_add(terms + first / COHORT * cohort_bytes(cols)).cast_mut();
-            let count = COHORT.min(rows - first);
+        for first in (0..rows).step_by(together) {
+            let out = columns.row(0).wrapping_add(terms + first / together * whole).cast_mut();
+            let count = together.min(rows - first);
             // SAFETY: as above.
-            unsafe { form_cohort(columns.row(first).cast_mut().cast(), count, cols, out) };
+            unsafe { form_cohort(isa, columns.row(first).cast_mut().cast(), count, cols, out) };
         }
         columns
     }
@@ -84,42 +83,61 @@ impl Columns {
     }
 }
 
-#[test]
-fn tiles_give_the_bits_of_portable_rust() {
+type Compute = dyn Fn(BlockType, &Panel, &[*const u8], &mut [f32]);
+
+/// Multiplies rows of weights, of a length, with rows of activations: those of an input in their order, some of them, and
+/// any of them.
+fn check(isa: Isa, shapes: &[[usize; 3]], compute: &Compute) {
     if !Isa::Avx512Vnni.available() {
-        eprintln!("not run: this machine has no AVX-512, which adds what tiles multiply");
+        eprintln!("not run: this machine has no AVX-512");
         return;
     }
     let mut values = Values::new(7);
-    for (block_type, product) in TYPES {
-        for (rows, cols, tokens) in SHAPES {
+    for (block_type, _) in AMX {
+        for &[rows, cols, tokens] in shapes {
             if !cols.is_multiple_of(block_type.values()) {
                 continue;
             }
             let packed = synthetic::random_blocks(block_type, rows * cols / block_type.values(), cols as u64);
-            let panel = Panel {
-                block_type,
-                isa: Isa::AmxInt8,
-                first: packed.as_ptr(),
-                row_bytes: packed.len() / rows,
-                rows,
-                cols,
-            };
-            let columns = Columns::of(&mut values, tokens, cols);
+            let row_bytes = packed.len() / rows;
+            let panel = Panel { block_type, isa, first: packed.as_ptr(), row_bytes, rows, cols };
+            let columns = Columns::of(isa, &mut values, tokens, cols);
             let in_order: Vec<_> = (0..columns.rows).map(|row| columns.row(row)).collect();
             let elsewhere: Vec<_> = (0..tokens + 3).map(|i| columns.row(i * 7 % tokens)).collect();
-            for columns in [in_order, elsewhere] {
+            for columns in [&in_order[..], &in_order[..tokens - 1], &elsewhere] {
                 let mut expected = vec![0.0; rows * columns.len()];
                 let mut got = vec![f32::NAN; rows * columns.len()];
                 let portable = kernel(Isa::Scalar, block_type).expect("has an integer kernel");
-                // SAFETY: rows, columns and results are as long as the panel says; the machine has AVX-512.
+                // SAFETY: rows, columns and results are as long as the panel says.
                 unsafe {
-                    scratch::with(|scratch| (portable.compute)(&panel, &columns, &mut expected, scratch));
-                    product(&panel, &columns, &mut got);
+                    scratch::with(|scratch| (portable.compute)(&panel, columns, &mut expected, scratch));
                 }
+                compute(block_type, &panel, columns, &mut got);
                 let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&got), bits(&expected), "{block_type} [{rows}, {cols}] x {}", columns.len());
             }
         }
     }
+}
+
+#[test]
+fn amx_tiles_give_the_bits_of_portable_rust() {
+    // Whole tiles and cohorts, parts of them, lanes without a block.
+    let shapes = [[32, 256, 16], [9, 2304, 19], [40, 1280, 10], [70, 96, 33], [33, 512, 23]];
+    check(Isa::AmxInt8, &shapes, &|block_type, panel, columns, out| {
+        let (_, product) = AMX.into_iter().find(|(t, _)| *t == block_type).expect("is one of them");
+        // SAFETY: as long as the panel says; the machine has AVX-512, the double needs no more.
+        unsafe { product(panel, columns, out) }
+    });
+}
+
+#[test]
+fn lanes_give_the_bits_of_portable_rust() {
+    // As above; and lanes of more blocks than stay in the first-level cache.
+    let shapes = [[32, 256, 64], [9, 2304, 67], [33, 11008, 10], [70, 96, 131], [40, 1280, 23]];
+    check(Isa::Avx512Vnni, &shapes, &|block_type, panel, columns, out| {
+        let kernel = kernel(Isa::Avx512Vnni, block_type).expect("has an integer kernel");
+        // SAFETY: as above.
+        scratch::with(|scratch| unsafe { (kernel.compute)(panel, columns, out, scratch) });
+    });
 }
