@@ -56,6 +56,12 @@ impl Activation {
         Ok(Self { tensor: tensor.clone(), forms: Mutex::new(Vec::new()) })
     }
 
+    /// Wraps a tensor whose form is there already.
+    pub(crate) fn with_form(tensor: &Tensor, form: Form, buffer: Buffer) -> Result<Self> {
+        let made = Self::new(tensor)?;
+        Ok(Self { forms: Mutex::new(vec![(form, buffer)]), ..made })
+    }
+
     /// The unrounded values, `[T, cols]`.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor

@@ -1,9 +1,12 @@
 //! Norms.
 
 use super::{Case, Output, Tolerance, Values};
-use crate::matmul::Glu;
-use crate::norm::{add_rms_norm, gated_rms_norm, l2_norm, rms_norm};
-use crate::{DType, Device, Result, Tensor, elementwise};
+use crate::matmul::{Glu, linear};
+use crate::norm::{
+    add_rms_norm, add_rms_norm_activation, gated_rms_norm, l2_norm, rms_norm, rms_norm_activation,
+};
+use crate::{Activation, DType, Device, PackedTensor, Result, Tensor, elementwise};
+use gruff_blocks::{BlockType, synthetic};
 
 const EPS: f32 = 1e-6;
 
@@ -30,7 +33,12 @@ pub(super) fn cases() -> Vec<Case> {
         add_rms(vec![70, 1031]),
         gated(vec![40, 4, 128]),
         l2(vec![130, 5, 128]),
+        rms(vec![3, 2560]),
+        add_rms(vec![3, 2560]),
     ]);
+    for (tokens, width) in [(1, 576), (3, 1280), (4, 2560), (6, 2560), (2, 5120)] {
+        cases.push(for_products(tokens, width));
+    }
     cases
 }
 
@@ -72,6 +80,59 @@ fn add_rms(shape: Vec<usize>) -> Case {
         rms_norm(&residual, &weight, EPS, &out)?;
         Ok(vec![Output::of("residual", &residual)?, Output::of("out", &out)?])
     })
+}
+
+/// Norms whose results go to products.
+fn for_products(tokens: usize, width: usize) -> Case {
+    const ROWS: usize = 9;
+    #[derive(Clone, Copy)]
+    enum Way {
+        Fused,
+        Apart,
+        OneByOne,
+    }
+    let by = move |way| {
+        move |device: &Device| {
+            let mut values = Values::new((tokens + width) as u64);
+            let packed = synthetic::random_blocks(BlockType::Q8_0, ROWS * width / 32, 7);
+            let matrix = PackedTensor::from_bytes(device, &packed, BlockType::Q8_0, [1, ROWS, width])?;
+            let weight = values.tensor(device, &[width], 1.0)?;
+            let mut x = values.normal(tokens * width, 2.0);
+            // Blocks that are rounded twice.
+            x.iter_mut().step_by(307).for_each(|value| *value *= 60.0);
+            let stream = device.tensor_f32(&x, &[tokens, width])?;
+            let delta = values.tensor(device, &[tokens, width], 1.0)?;
+            let h = device.zeros(DType::F32, &[tokens, width])?;
+            let outs =
+                [device.zeros(DType::F32, &[tokens, ROWS])?, device.zeros(DType::F32, &[tokens, ROWS])?];
+            let each = if matches!(way, Way::OneByOne) { 1 } else { tokens };
+            for first in (0..tokens).step_by(each) {
+                let part = |tensor: &Tensor| tensor.narrow(0, first, each);
+                let (stream, delta, h) = (part(&stream)?, part(&delta)?, part(&h)?);
+                for (added, out) in outs.iter().enumerate() {
+                    let activation = match (way, added) {
+                        (Way::Apart, 0) => {
+                            rms_norm(&stream, &weight, EPS, &h)?;
+                            Activation::new(&h)?
+                        }
+                        (Way::Apart, _) => {
+                            add_rms_norm(&stream, &delta, &weight, EPS, &h)?;
+                            Activation::new(&h)?
+                        }
+                        (_, 0) => rms_norm_activation(&stream, &weight, EPS, &h)?,
+                        _ => add_rms_norm_activation(&stream, &delta, &weight, EPS, &h)?,
+                    };
+                    linear(&activation, &matrix, None, &part(out)?)?;
+                }
+            }
+            let [first, second] = &outs;
+            Ok(vec![Output::of("norm", first)?, Output::of("addition, norm", second)?])
+        }
+    };
+    // The reference does not round activations.
+    Case::new("rms_norm for products", format!("[{tokens}, {width}]"), Tolerance::Nmse(1e-4), by(Way::Fused))
+        .equals("apart", by(Way::Apart))
+        .equals("one by one", by(Way::OneByOne))
 }
 
 fn gated(shape: Vec<usize>) -> Case {

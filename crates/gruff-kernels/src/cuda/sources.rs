@@ -23,6 +23,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("ptx.cuh", include_str!("ptx.cuh")),
     ("blocks.cuh", include_str!("blocks.cuh")),
     ("chunk.cuh", include_str!("../delta_net/cuda/chunk.cuh")),
+    ("quantize.cuh", include_str!("../matmul/cuda/quantize.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];
 

@@ -12,7 +12,7 @@ mod reference;
 
 use crate::check::Check;
 use crate::profile::Work;
-use crate::{DType, Family, Result, Tensor};
+use crate::{Activation, DType, Family, Result, Tensor};
 
 pub(crate) trait NormOps {
     fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()>;
@@ -24,6 +24,21 @@ pub(crate) trait NormOps {
         eps: f32,
         out: &Tensor,
     ) -> Result<()>;
+    fn rms_norm_activation(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
+        self.rms_norm(x, weight, eps, out)?;
+        Activation::new(out)
+    }
+    fn add_rms_norm_activation(
+        &self,
+        residual: &Tensor,
+        delta: &Tensor,
+        weight: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        self.add_rms_norm(residual, delta, weight, eps, out)?;
+        Activation::new(out)
+    }
     fn gated_rms_norm(
         &self,
         x: &Tensor,
@@ -41,14 +56,23 @@ pub(crate) trait NormOps {
 /// # Errors
 /// [`crate::Error`] when shapes, types or devices do not fit.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()> {
-    let check = Check::new("rms_norm", out)?;
-    check_rows(&check, x, out)?;
-    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
-    check.disjoint("the output", out, weight)?;
-    check.run(
+    check_rms_norm(x, weight, out)?.run(
         Family::Norm,
         || Work::through([x, weight, out]),
         |backend| backend.rms_norm(x, weight, eps, out),
+    )
+}
+
+/// As [`rms_norm`], for products that read out `[T, D]`: a device that reads activations in another form may write that
+/// form at once. Bit for bit the products of `Activation::new(out)`.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn rms_norm_activation(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
+    check_rms_norm(x, weight, out)?.run(
+        Family::Norm,
+        || Work::through([x, weight, out]),
+        |backend| backend.rms_norm_activation(x, weight, eps, out),
     )
 }
 
@@ -64,18 +88,28 @@ pub fn add_rms_norm(
     eps: f32,
     out: &Tensor,
 ) -> Result<()> {
-    let check = Check::new("add_rms_norm", out)?;
-    Check::new("add_rms_norm", residual)?;
-    check_rows(&check, residual, out)?;
-    check.disjoint("the output", out, residual)?;
-    check.tensor("the addend", delta, DType::F32, residual.shape())?;
-    check.disjoint_or_same("the output", out, delta)?;
-    check.disjoint("the residual", residual, delta)?;
-    check.tensor("the weight", weight, DType::F32, &residual.shape()[residual.shape().len() - 1..])?;
-    check.run(
+    check_add_rms_norm(residual, delta, weight, out)?.run(
         Family::Norm,
         || Work::through([residual, residual, delta, weight, out]),
         |backend| backend.add_rms_norm(residual, delta, weight, eps, out),
+    )
+}
+
+/// [`add_rms_norm`] as [`rms_norm_activation`].
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn add_rms_norm_activation(
+    residual: &Tensor,
+    delta: &Tensor,
+    weight: &Tensor,
+    eps: f32,
+    out: &Tensor,
+) -> Result<Activation> {
+    check_add_rms_norm(residual, delta, weight, out)?.run(
+        Family::Norm,
+        || Work::through([residual, residual, delta, weight, out]),
+        |backend| backend.add_rms_norm_activation(residual, delta, weight, eps, out),
     )
 }
 
@@ -105,6 +139,31 @@ pub fn l2_norm(x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()> {
     let check = Check::new("l2_norm", out)?;
     check_rows(&check, x, out)?;
     check.run(Family::Norm, || Work::through([x, out]), |backend| backend.l2_norm(x, eps, scale, out))
+}
+
+fn check_rms_norm<'a>(x: &Tensor, weight: &Tensor, out: &'a Tensor) -> Result<Check<'a>> {
+    let check = Check::new("rms_norm", out)?;
+    check_rows(&check, x, out)?;
+    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
+    check.disjoint("the output", out, weight)?;
+    Ok(check)
+}
+
+fn check_add_rms_norm<'a>(
+    residual: &Tensor,
+    delta: &Tensor,
+    weight: &Tensor,
+    out: &'a Tensor,
+) -> Result<Check<'a>> {
+    let check = Check::new("add_rms_norm", out)?;
+    Check::new("add_rms_norm", residual)?;
+    check_rows(&check, residual, out)?;
+    check.disjoint("the output", out, residual)?;
+    check.tensor("the addend", delta, DType::F32, residual.shape())?;
+    check.disjoint_or_same("the output", out, delta)?;
+    check.disjoint("the residual", residual, delta)?;
+    check.tensor("the weight", weight, DType::F32, &residual.shape()[residual.shape().len() - 1..])?;
+    Ok(check)
 }
 
 fn check_rows(check: &Check, x: &Tensor, out: &Tensor) -> Result<()> {

@@ -80,16 +80,15 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         cx: &Forward,
-        x: &Tensor,
+        x: &Activation,
         rope: &RopeTable,
         cache: &KvLayer,
     ) -> Result<Branch<'_>> {
-        if let Some(out) = cx.replaced(&self.name, x)? {
+        if let Some(out) = cx.replaced(&self.name, x.tensor())? {
             return Ok(Branch::Value(out));
         }
         let AttentionConfig { heads, kv_heads, head_dim, value_dim, .. } = self.config;
-        let x = Activation::new(x)?;
-        let [q, k, v] = Linear::forward_many(cx, &x, [&self.q_proj, &self.k_proj, &self.v_proj])?;
+        let [q, k, v] = Linear::forward_many(cx, x, [&self.q_proj, &self.k_proj, &self.v_proj])?;
         let (k, v) = (k.split_last(kv_heads)?, v.split_last(kv_heads)?);
         let mut q = q.split_last(heads)?;
         let mut gate = None;

@@ -1,4 +1,4 @@
-use gruff_kernels::Tensor;
+use gruff_kernels::Activation;
 use gruff_kernels::matmul::Glu;
 
 use super::{Branch, Forward, Mlp, Moe, MoeConfig};
@@ -49,7 +49,7 @@ impl FeedForward {
     }
 
     /// `[T, hidden] -> [T, hidden]`.
-    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
+    pub(crate) fn forward(&self, cx: &Forward, x: &Activation) -> Result<Branch<'_>> {
         match self {
             Self::Dense(mlp) => mlp.forward(cx, x),
             Self::Sparse(moe) => moe.forward(cx, x),

@@ -117,14 +117,14 @@ impl GatedDeltaNet {
     }
 
     /// `[T, hidden] -> [T, hidden]`.
-    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor, state: &StateLayer) -> Result<Branch<'_>> {
-        if let Some(out) = cx.replaced(&self.name, x)? {
+    pub(crate) fn forward(&self, cx: &Forward, x: &Activation, state: &StateLayer) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x.tensor())? {
             return Ok(Branch::Value(out));
         }
         let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, .. } = self.config;
         let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
         let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
-        let [qkv, z, b, a] = Linear::forward_many(cx, &Activation::new(x)?, projections)?;
+        let [qkv, z, b, a] = Linear::forward_many(cx, x, projections)?;
 
         let mixed = cx.scratch(qkv.shape())?;
         let conv1d = cx.dense(&self.name, "conv1d.weight", &self.conv1d);

@@ -43,9 +43,9 @@ impl Head {
         Ok(cx.device.zeros(DType::F32, &[0, self.lm_head.outputs()])?)
     }
 
-    fn logits(&self, cx: &Forward, h: &Tensor) -> Result<Tensor> {
+    fn logits(&self, cx: &Forward, h: &Activation) -> Result<Tensor> {
         cx.enter_head();
-        let logits = self.lm_head.forward(cx, &Activation::new(h)?)?;
+        let logits = self.lm_head.forward(cx, h)?;
         if let Some(cap) = self.softcap {
             elementwise::softcap(&logits, cap)?;
         }

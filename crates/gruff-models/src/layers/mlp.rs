@@ -25,11 +25,11 @@ impl Mlp {
     }
 
     /// `[T, hidden] -> [T, hidden]`.
-    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
-        if let Some(out) = cx.replaced(&self.name, x)? {
+    pub(crate) fn forward(&self, cx: &Forward, x: &Activation) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x.tensor())? {
             return Ok(Branch::Value(out));
         }
-        let hidden = self.hidden(cx, &Activation::new(x)?)?;
+        let hidden = self.hidden(cx, x)?;
         Ok(Branch::Linear { name: &self.name, x: hidden, projection: &self.down_proj })
     }
 

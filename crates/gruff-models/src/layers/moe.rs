@@ -1,6 +1,6 @@
 use gruff_kernels::matmul::Glu;
 use gruff_kernels::moe::{self, Routing};
-use gruff_kernels::{Activation, DType, Tensor, elementwise};
+use gruff_kernels::{Activation, DType, elementwise};
 
 use super::{Branch, ExpertStack, Forward, Linear, Mlp};
 use crate::keys::Keys;
@@ -121,16 +121,15 @@ impl Moe {
     }
 
     /// `[T, hidden] -> [T, hidden]`.
-    pub(crate) fn forward(&self, cx: &Forward, x: &Tensor) -> Result<Branch<'_>> {
-        if let Some(out) = cx.replaced(&self.name, x)? {
+    pub(crate) fn forward(&self, cx: &Forward, x: &Activation) -> Result<Branch<'_>> {
+        if let Some(out) = cx.replaced(&self.name, x.tensor())? {
             return Ok(Branch::Value(out));
         }
         let (tokens, used) = (cx.tokens(), self.routing.used);
-        let h = Activation::new(x)?;
         let (logits, shared_gate) = match &self.shared {
-            None => (self.gate.forward(cx, &h)?, None),
+            None => (self.gate.forward(cx, x)?, None),
             Some(shared) => {
-                let [logits, gate] = Linear::forward_many(cx, &h, [&self.gate, &shared.gate])?;
+                let [logits, gate] = Linear::forward_many(cx, x, [&self.gate, &shared.gate])?;
                 (logits, Some(gate))
             }
         };
@@ -141,7 +140,7 @@ impl Moe {
         cx.output(index_name, &ids)?;
         cx.output(weights_name, &weights)?;
 
-        let hidden = ExpertStack::glu(cx, &h, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
+        let hidden = ExpertStack::glu(cx, x, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
         let out = self.down_proj.combine(cx, &Activation::new(&hidden)?, &ids, &weights)?;
         cx.output(&self.experts, &out)?;
 

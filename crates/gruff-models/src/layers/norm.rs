@@ -1,4 +1,4 @@
-use gruff_kernels::{Tensor, norm};
+use gruff_kernels::{Activation, Tensor, norm};
 
 use super::Forward;
 use crate::weights::Module;
@@ -50,6 +50,26 @@ impl RmsNorm {
         norm::rms_norm(x, self.weight(cx), self.eps, &out)?;
         cx.output(&self.name, &out)?;
         Ok(out)
+    }
+
+    /// Rows of `x`, into a tensor of their own, on its way to products.
+    pub(crate) fn activation(&self, cx: &Forward, x: &Tensor) -> Result<Activation> {
+        if cx.intervenes(&self.name) {
+            return Ok(Activation::new(&self.forward(cx, x)?)?);
+        }
+        let out = cx.scratch(x.shape())?;
+        Ok(norm::rms_norm_activation(x, self.weight(cx), self.eps, &out)?)
+    }
+
+    /// The same, of `x` with `delta` added to it first.
+    pub(crate) fn activation_of_sum(&self, cx: &Forward, x: &Tensor, delta: &Tensor) -> Result<Activation> {
+        let out = cx.scratch(x.shape())?;
+        if cx.intervenes(&self.name) {
+            norm::add_rms_norm(x, delta, self.weight(cx), self.eps, &out)?;
+            cx.output(&self.name, &out)?;
+            return Ok(Activation::new(&out)?);
+        }
+        Ok(norm::add_rms_norm_activation(x, delta, self.weight(cx), self.eps, &out)?)
     }
 
     /// Rows of `x`, in place.

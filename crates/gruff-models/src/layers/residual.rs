@@ -1,4 +1,4 @@
-use gruff_kernels::{Activation, Tensor, elementwise, norm};
+use gruff_kernels::{Activation, Tensor, elementwise};
 
 use super::{Forward, Linear, RmsNorm};
 use crate::Result;
@@ -58,16 +58,15 @@ impl Residual {
         Ok(())
     }
 
-    /// The stream, normalised.
-    pub(crate) fn norm(&mut self, cx: &Forward, by: &RmsNorm) -> Result<Tensor> {
+    /// The stream, normalised, on its way to products.
+    pub(crate) fn norm(&mut self, cx: &Forward, by: &RmsNorm) -> Result<Activation> {
         if cx.replacement(by.name()).is_some() {
             self.flush()?;
         }
-        let Some(delta) = self.pending.take() else { return by.forward(cx, &self.x) };
-        let out = cx.scratch(self.x.shape())?;
-        norm::add_rms_norm(&self.x, &delta, by.weight(cx), by.eps(), &out)?;
-        cx.output(by.name(), &out)?;
-        Ok(out)
+        match self.pending.take() {
+            Some(delta) => by.activation_of_sum(cx, &self.x, &delta),
+            None => by.activation(cx, &self.x),
+        }
     }
 
     /// The end of the layer `name`, whose output the stream is.
@@ -101,7 +100,7 @@ impl Residual {
     }
 
     /// The rows that get logits, normalised. Where the normalised stream is kept, it is made of every token.
-    pub(crate) fn output_rows(mut self, cx: &Forward, by: &RmsNorm) -> Result<Tensor> {
+    pub(crate) fn output_rows(mut self, cx: &Forward, by: &RmsNorm) -> Result<Activation> {
         let rows = cx.step.output_rows();
         let all = rows.iter().copied().eq(0..cx.tokens() as u32);
         let gather = |x: &Tensor| -> Result<Tensor> {
@@ -111,8 +110,8 @@ impl Residual {
         };
         if cx.keeps_last_hidden_state() {
             let h = self.norm(cx, by)?;
-            cx.keep_last_hidden_state(&h)?;
-            return if all || rows.is_empty() { Ok(h) } else { gather(&h) };
+            cx.keep_last_hidden_state(h.tensor())?;
+            return if all || rows.is_empty() { Ok(h) } else { Ok(Activation::new(&gather(h.tensor())?)?) };
         }
         if all {
             return self.norm(cx, by);

@@ -4,9 +4,10 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::QUANTIZE;
 use crate::activation::Form;
+use crate::buffer::Buffer;
 use crate::cuda::CudaDevice;
 use crate::matmul::quantize::Q8_GROUP;
-use crate::{Activation, Result};
+use crate::{Activation, Result, Tensor};
 
 /// Bytes of a sub-block's scales and sums (`struct XBlock`).
 const BLOCK_BYTES: usize = 16;
@@ -17,7 +18,7 @@ pub(crate) struct Input {
     pub(crate) second: CUdeviceptr,
     /// For [`Form::Lined`]; those of turned ones stand among the codes.
     pub(crate) blocks: CUdeviceptr,
-    _keep: crate::buffer::Buffer,
+    _keep: Buffer,
 }
 
 /// Groups of 256 values in a row.
@@ -32,7 +33,19 @@ pub(crate) fn turned_bytes(groups: usize, exact: bool) -> (usize, usize) {
     (side_by_side * pieces * 16, side_by_side * second * 16)
 }
 
+/// Threads that round a row: short rows, as of experts, take few.
+pub(crate) fn quantize_threads(groups: usize) -> usize {
+    (groups * 64).next_multiple_of(32).min(1024)
+}
+
 impl CudaDevice {
+    /// Memory for the turned form of rows of so many groups, and the bytes in front of its second terms.
+    pub(crate) fn turned_buffer(&self, tensor: &Tensor, groups: usize) -> Result<(Buffer, usize)> {
+        let (codes, seconds) = turned_bytes(groups, false);
+        let rows = tensor.shape()[0];
+        Ok((tensor.device().scratch_buffer(rows * (codes + seconds))?, rows * codes))
+    }
+
     /// The activation in a form, made when it is first asked for.
     pub(crate) fn input(&self, x: &Activation, form: Form) -> Result<Input> {
         let (rows, groups) = (x.rows(), groups(x.cols()));
@@ -48,13 +61,16 @@ impl CudaDevice {
             let bytes = blocks_at + rows * blocks;
             let buffer = tensor.device().scratch_buffer(bytes)?;
             let to = buffer.cuda().pointer();
-            // Short rows, as of experts, take few threads.
-            let threads = (groups * 64).next_multiple_of(32).min(1024);
+            let threads = quantize_threads(groups);
+            // Long rows are shared by blocks where rows are too few to occupy the card.
+            let most = (self.card().multiprocessors / rows.max(1)).max(1);
+            let parts =
+                if form == Form::TurnedFloats { 1 } else { (groups * 64).div_ceil(threads).min(most) };
             let turned = i64::from(form != Form::Lined);
             let entry = if form == Form::TurnedFloats { "turn" } else { "quantize" };
             let launch = self
                 .launch(&QUANTIZE, &[("TURNED", turned)], entry)?
-                .grid([rows, 1, 1])
+                .grid([rows, parts, 1])
                 .block(threads)
                 .arg(tensor)
                 .arg(tensor.strides()[0])

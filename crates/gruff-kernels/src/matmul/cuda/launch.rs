@@ -13,7 +13,7 @@ use crate::matmul::quantize::Q8_GROUP;
 use crate::{Activation, Result, Tensor};
 
 /// The most columns that a vector kernel takes.
-const VECTOR_COLUMNS: usize = 4;
+pub(crate) const VECTOR_COLUMNS: usize = 4;
 /// The most that the kernel for plain numbers takes.
 const SCALAR_COLUMNS: usize = 8;
 /// Stages of a warp's ring (`STAGES` in `matvec.cu`) and groups of a stage.

@@ -20,7 +20,8 @@ use crate::elementwise::ElementwiseOps;
 use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
 
 pub(crate) use books::Books;
-pub(crate) use launch::Slots;
+pub(crate) use input::{groups, quantize_threads};
+pub(crate) use launch::{Slots, VECTOR_COLUMNS};
 pub(crate) use operand::{Finish, Operand};
 pub(crate) use sources::{MATMUL, MATVEC, QUANTIZE, SCALAR};
 

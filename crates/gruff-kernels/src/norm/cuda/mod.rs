@@ -1,32 +1,88 @@
 //! The family on NVIDIA cards.
 
 use super::NormOps;
+use crate::activation::Form;
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, Launch, row_count, rows, width};
-use crate::{Result, Tensor};
+use crate::device::Backend;
+use crate::matmul::cuda::{VECTOR_COLUMNS, groups, quantize_threads};
+use crate::{Activation, Activations, Result, Tensor};
 
 pub(crate) static SOURCE: Source = Source {
     name: "norm.cu",
     code: include_str!("norm.cu"),
     options: &[],
-    variants: &[&[("THREADS", 32)], &[("THREADS", 256)], &[("THREADS", 1024)]],
+    variants: &[&[("THREADS", 32)], &[("THREADS", 320)], &[("THREADS", 1024)]],
 };
 
 impl CudaDevice {
-    /// A norm over the rows of `x`: a warp a row where rows are short, else a block.
+    /// A norm over the rows of `x`: a warp a row where rows are short, else a block of as many threads as round such a
+    /// row for products.
     fn norm(&self, entry: &'static str, x: &Tensor) -> Result<Launch<'_>> {
-        let threads = match width(x) {
-            0..=1024 => 32,
-            1025..=2048 => 256,
-            _ => 1024,
-        };
+        let threads = if width(x) <= WARP_WIDTH { 32 } else { quantize_threads(groups(width(x))) };
         let rows_a_block = (256 / threads).max(1);
         let launch = self.launch(&SOURCE, &[("THREADS", threads as i64)], entry)?;
         Ok(launch.grid([row_count(x).div_ceil(rows_a_block), 1, 1]).block(rows_a_block * threads))
     }
 }
 
+/// The widest rows that a warp takes.
+const WARP_WIDTH: usize = 1024;
+
+impl CudaDevice {
+    /// Whether a norm rounds its result for products besides: where a block has a row, and few of them go to the kernel of
+    /// vectors.
+    fn rounds(&self, out: &Tensor) -> bool {
+        out.shape().len() == 2
+            && (1..=VECTOR_COLUMNS).contains(&out.shape()[0])
+            && width(out) > WARP_WIDTH
+            && self.multiplies()
+            && Backend::activations(self) == Activations::Int8
+    }
+
+    /// Completes a launch that begins with a norm's own operands.
+    fn rounded(&self, launch: Launch, out: &Tensor, eps: f32) -> Result<Activation> {
+        let groups = groups(width(out));
+        let (buffer, second) = self.turned_buffer(out, groups)?;
+        let codes = buffer.cuda().pointer();
+        launch
+            .arg(width(out) as i32)
+            .arg(eps)
+            .arg(groups as i32)
+            .arg(codes)
+            .arg(codes + second as u64)
+            .run()?;
+        Activation::with_form(out, Form::Turned, buffer)
+    }
+}
+
 impl NormOps for CudaDevice {
+    fn rms_norm_activation(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
+        if !self.rounds(out) {
+            self.rms_norm(x, weight, eps, out)?;
+            return Activation::new(out);
+        }
+        let launch = self.norm("rms_norm_rounded", x)?.arg(x).arg(rows(x)).arg(weight);
+        self.rounded(launch.arg(out).arg(rows(out)), out, eps)
+    }
+
+    fn add_rms_norm_activation(
+        &self,
+        residual: &Tensor,
+        delta: &Tensor,
+        weight: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        if !self.rounds(out) {
+            self.add_rms_norm(residual, delta, weight, eps, out)?;
+            return Activation::new(out);
+        }
+        let launch = self.norm("add_rms_norm_rounded", residual)?.arg(residual).arg(rows(residual));
+        let launch = launch.arg(delta).arg(rows(delta)).arg(weight);
+        self.rounded(launch.arg(out).arg(rows(out)), out, eps)
+    }
+
     fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()> {
         self.norm("rms_norm", x)?
             .arg(x)

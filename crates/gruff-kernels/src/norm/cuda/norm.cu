@@ -1,7 +1,7 @@
 // Norms over the innermost dimension: one group of threads a row, of THREADS threads. Sums go in a tree that depends on
 // the width only: the group's size is chosen by the width.
 
-#include "common.cuh"
+#include "quantize.cuh"
 
 // Rows of a block.
 #define ROWS (256 / THREADS > 0 ? 256 / THREADS : 1)
@@ -52,6 +52,39 @@ extern "C" __global__ void add_rms_norm(
     float factor = rms_factor(square_sum(residual, width, lane), width, eps);
     for (int i = lane; i < width; i += THREADS) out[i] = residual[i] * factor * weight[i];
 }
+
+#if THREADS > 32
+// The same two, with the result rounded for products with few columns besides (`quantize_row`, whose threads these are).
+extern "C" __global__ void rms_norm_rounded(
+    const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, int width, float eps, int groups, u32 *codes,
+    u32 *second
+) {
+    __shared__ float scratch[32];
+    const int row = blockIdx.x, lane = threadIdx.x;
+    x += row_offset(x_rows, row);
+    out += row_offset(out_rows, row);
+    float factor = rms_factor(square_sum(x, width, lane), width, eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor * weight[i];
+    __syncthreads();
+    quantize_row<true>(out, row, width, groups, codes, second, nullptr, 0, 1, scratch);
+}
+
+extern "C" __global__ void add_rms_norm_rounded(
+    float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
+    Rows out_rows, int width, float eps, int groups, u32 *codes, u32 *second
+) {
+    __shared__ float scratch[32];
+    const int row = blockIdx.x, lane = threadIdx.x;
+    residual += row_offset(residual_rows, row);
+    delta += row_offset(delta_rows, row);
+    out += row_offset(out_rows, row);
+    for (int i = lane; i < width; i += THREADS) residual[i] += delta[i];
+    float factor = rms_factor(square_sum(residual, width, lane), width, eps);
+    for (int i = lane; i < width; i += THREADS) out[i] = residual[i] * factor * weight[i];
+    __syncthreads();
+    quantize_row<true>(out, row, width, groups, codes, second, nullptr, 0, 1, scratch);
+}
+#endif
 
 extern "C" __global__ void gated_rms_norm(
     const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, Rows out_rows,

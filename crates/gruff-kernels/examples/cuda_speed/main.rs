@@ -1,10 +1,13 @@
-//! How fast products with packed weights are on an NVIDIA card.
+//! How fast products with packed weights, attention and the delta rule are on an NVIDIA card.
 //!
-//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE...]`
+//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE.. attention delta small]`
 //! prints, for each type and shape of matrix, microseconds a product for each number of columns, and with them gigabytes
 //! of weights a second (few columns) or tera-operations a second, two for a multiply-add (many). Matrices are taken in
 //! turn, more of them than caches hold; the time is the host's around many products, so that a product which is over
 //! before the next can be launched shows the time of a launch. `4x` is one launch of four matrices.
+//! `attention`, `delta` and `small` print microseconds of a layer's operations in the sizes of Qwen3.5's 4B.
+
+mod layers;
 
 use std::error::Error;
 use std::time::Instant;
@@ -24,11 +27,16 @@ struct Arguments {
     columns: Vec<usize>,
     shapes: Vec<(usize, usize)>,
     types: Vec<BlockType>,
+    layers: Vec<layers::Kind>,
 }
 
 fn parse() -> Result<Arguments, Box<dyn Error>> {
-    let mut parsed =
-        Arguments { columns: vec![1, 2, 4, 8, 16, 64, 512, 2048], shapes: Vec::new(), types: Vec::new() };
+    let mut parsed = Arguments {
+        columns: vec![1, 2, 4, 8, 16, 64, 512, 2048],
+        shapes: Vec::new(),
+        types: Vec::new(),
+        layers: Vec::new(),
+    };
     let mut rest = std::env::args().skip(1);
     while let Some(argument) = rest.next() {
         match argument.as_str() {
@@ -42,13 +50,16 @@ fn parse() -> Result<Arguments, Box<dyn Error>> {
                     parsed.shapes.push((rows.parse()?, cols.parse()?));
                 }
             }
+            "attention" => parsed.layers.push(layers::Kind::Attention),
+            "delta" => parsed.layers.push(layers::Kind::Delta),
+            "small" => parsed.layers.push(layers::Kind::Small),
             name => parsed.types.push(name.parse()?),
         }
     }
     if parsed.shapes.is_empty() {
         parsed.shapes = vec![(14336, 4096), (4096, 14336)];
     }
-    if parsed.types.is_empty() {
+    if parsed.types.is_empty() && parsed.layers.is_empty() {
         parsed.types = TYPES.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     }
     Ok(parsed)
@@ -58,6 +69,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments = parse()?;
     let device = Device::cuda(0, CudaOptions::default())?;
     println!("{}", device.name());
+    for kind in &arguments.layers {
+        layers::print(&device, *kind)?;
+    }
     for block_type in &arguments.types {
         for (rows, cols) in &arguments.shapes {
             let matrices = matrices(&device, *block_type, *rows, *cols)?;
@@ -89,6 +103,26 @@ fn matrices(
     (0..copies).map(|_| Ok(PackedTensor::from_bytes(device, &packed, block_type, [1, rows, cols])?)).collect()
 }
 
+/// Seconds of an operation that writes to `out`, `[.., ..]`.
+fn seconds(
+    out: &Tensor,
+    mut operation: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    let mut launch = |times: usize| -> Result<f64, Box<dyn Error>> {
+        let begin = Instant::now();
+        for _ in 0..times {
+            operation()?;
+        }
+        out.narrow(0, 0, 1)?.narrow(1, 0, 1)?.to_vec_f32()?;
+        Ok(begin.elapsed().as_secs_f64())
+    };
+    launch(3)?;
+    let once = launch(20)? / 20.0;
+    let times = ((SECONDS / once) as usize).clamp(10, 4000);
+    let runs = (0..3).map(|_| launch(times)).collect::<Result<Vec<_>, _>>()?;
+    Ok(runs.into_iter().fold(f64::INFINITY, f64::min) / times as f64)
+}
+
 struct Bench<'a> {
     matrices: &'a [PackedTensor],
     x: Activation,
@@ -115,28 +149,19 @@ impl<'a> Bench<'a> {
     /// Seconds of one launch of `together` matrices.
     fn seconds(&self, together: usize) -> Result<f64, Box<dyn Error>> {
         let mut next = 0;
-        let mut launch = |times: usize| -> Result<f64, Box<dyn Error>> {
-            let begin = Instant::now();
-            for _ in 0..times {
-                let matrix = |i: usize| &self.matrices[(next + i) % self.matrices.len()];
-                if together == 1 {
-                    linear(&self.x, matrix(0), None, &self.outs[0])?;
-                } else {
-                    let projections: Vec<Projection> = (0..together)
-                        .map(|i| Projection { weight: matrix(i), bias: None, out: &self.outs[i] })
-                        .collect();
-                    linear_many(&self.x, &projections)?;
-                }
-                next += together;
+        seconds(&self.outs[0], || {
+            let matrix = |i: usize| &self.matrices[(next + i) % self.matrices.len()];
+            if together == 1 {
+                linear(&self.x, matrix(0), None, &self.outs[0])?;
+            } else {
+                let projections: Vec<Projection> = (0..together)
+                    .map(|i| Projection { weight: matrix(i), bias: None, out: &self.outs[i] })
+                    .collect();
+                linear_many(&self.x, &projections)?;
             }
-            self.outs[0].narrow(0, 0, 1)?.narrow(1, 0, 1)?.to_vec_f32()?;
-            Ok(begin.elapsed().as_secs_f64())
-        };
-        launch(3)?;
-        let once = launch(20)? / 20.0;
-        let times = ((SECONDS / once) as usize).clamp(10, 4000);
-        let runs = (0..3).map(|_| launch(times)).collect::<Result<Vec<_>, _>>()?;
-        Ok(runs.into_iter().fold(f64::INFINITY, f64::min) / times as f64)
+            next += together;
+            Ok(())
+        })
     }
 
     fn line(&self, together: usize) -> Result<String, Box<dyn Error>> {

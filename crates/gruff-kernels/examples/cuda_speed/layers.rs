@@ -1,0 +1,146 @@
+//! Attention, the delta rule and small operations in the sizes of Qwen3.5's 4B: 16 heads of 256 over 4 key-value heads,
+//! 32 value heads and 16 key heads of 128, rows of 2560 and 9216.
+
+use std::error::Error;
+
+use gruff_kernels::attention::{AttentionSpec, attention, write_kv};
+use gruff_kernels::delta_net::{DeltaInputs, gated_delta};
+use gruff_kernels::elementwise::glu;
+use gruff_kernels::matmul::Glu;
+use gruff_kernels::norm::{add_rms_norm, rms_norm};
+use gruff_kernels::{
+    DType, Device, KvDtype, KvLayer, PAGE_LEN, StateLayer, StateShape, Step, StepSequence, Tensor,
+};
+
+use super::seconds;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Attention,
+    Delta,
+    Small,
+}
+
+/// Prints the times of a kind, a line each.
+pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
+    match kind {
+        Kind::Attention => {
+            for dtype in [KvDtype::F16, KvDtype::Q8_0] {
+                let cases = [(1, 0, 512), (1, 0, 4096), (1, 8192, 512), (1, 8192, 16)];
+                let few = [(1, 99, 1), (1, 499, 1), (1, 3999, 1), (1, 31_999, 1), (8, 999, 1), (32, 999, 1)];
+                for (sequences, past, len) in cases.into_iter().chain(few) {
+                    let micros = 1e6 * attention_seconds(device, dtype, sequences, past, len)?;
+                    println!("attention {dtype} {sequences} x ({past} + {len}): {micros:.1} us");
+                }
+            }
+        }
+        Kind::Delta => {
+            let cases = [
+                (1, 0, 64),
+                (1, 0, 512),
+                (1, 0, 4096),
+                (4, 0, 1024),
+                (1, 100, 4),
+                (1, 100, 1),
+                (8, 100, 1),
+                (32, 100, 1),
+            ];
+            for (sequences, past, len) in cases {
+                let micros = 1e6 * delta_seconds(device, sequences, past, len)?;
+                println!("delta {sequences} x ({past} + {len}): {micros:.1} us");
+            }
+        }
+        Kind::Small => small(device)?,
+    }
+    Ok(())
+}
+
+fn tensor(device: &Device, shape: &[usize], deviation: f32) -> Outcome<Tensor> {
+    let values: Vec<f32> =
+        (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.7391).sin() * deviation).collect();
+    Ok(device.tensor_f32(&values, shape)?)
+}
+
+fn step(sequences: usize, past: usize, len: usize) -> Outcome<Step> {
+    let pages = (past + len).div_ceil(PAGE_LEN);
+    let all = (0..sequences)
+        .map(|slot| StepSequence {
+            len,
+            past,
+            slot,
+            pages: (slot * pages..(slot + 1) * pages).map(|page| page as u32).collect(),
+        })
+        .collect();
+    Ok(Step::text(vec![0; sequences * len], all)?)
+}
+
+fn attention_seconds(
+    device: &Device,
+    dtype: KvDtype,
+    sequences: usize,
+    past: usize,
+    len: usize,
+) -> Outcome<f64> {
+    const HEADS: [usize; 3] = [16, 4, 256];
+    let [heads, kv, dim] = HEADS;
+    let pages = sequences * (past + len).div_ceil(PAGE_LEN);
+    let layer = KvLayer::new(device, dtype, pages, kv, dim, dim)?;
+    // Pages hold what a prompt leaves.
+    for first in (0..past).step_by(2048) {
+        let part = 2048.min(past - first);
+        let whole = step(sequences, past, len)?;
+        let all =
+            whole.sequences().iter().map(|s| StepSequence { len: part, past: first, ..s.clone() }).collect();
+        let values = tensor(device, &[sequences * part, kv, dim], 1.0)?;
+        write_kv(&Step::text(vec![0; sequences * part], all)?, &values, &values, &layer)?;
+    }
+    let step = step(sequences, past, len)?;
+    let values = tensor(device, &[step.len(), kv, dim], 1.0)?;
+    write_kv(&step, &values, &values, &layer)?;
+    let queries = tensor(device, &[step.len(), heads, dim], 1.0)?;
+    let out = device.zeros(DType::F32, &[step.len(), heads, dim])?;
+    let spec = AttentionSpec { scale: 0.0625, window: None, softcap: None };
+    seconds(&out, || Ok(attention(&step, &queries, &layer, &spec, &out)?))
+}
+
+fn delta_seconds(device: &Device, sequences: usize, past: usize, len: usize) -> Outcome<f64> {
+    let shape = StateShape {
+        key_heads: 16,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        conv_kernel: 4,
+        conv_channels: 64,
+        rollback: 0,
+    };
+    let layer = StateLayer::new(device, sequences, shape)?;
+    let step = step(sequences, past, len)?;
+    let tokens = step.len();
+    let keys = tensor(device, &[tokens, 16, 128], 0.125)?;
+    let values = tensor(device, &[tokens, 32, 128], 1.0)?;
+    let decay = device.tensor_f32(&vec![-0.05; tokens * 32], &[tokens, 32])?;
+    let beta = device.tensor_f32(&vec![0.5; tokens * 32], &[tokens, 32])?;
+    let out = device.zeros(DType::F32, &[tokens, 32, 128])?;
+    let inputs = DeltaInputs { queries: &keys, keys: &keys, values: &values, decay: &decay, beta: &beta };
+    seconds(&out, || Ok(gated_delta(&step, &inputs, &layer, &out)?))
+}
+
+fn small(device: &Device) -> Outcome<()> {
+    for tokens in [1, 32, 512] {
+        let x = tensor(device, &[tokens, 2560], 1.0)?;
+        let weight = tensor(device, &[2560], 1.0)?;
+        let out = device.zeros(DType::F32, &[tokens, 2560])?;
+        let micros = 1e6 * seconds(&out, || Ok(rms_norm(&x, &weight, 1e-6, &out)?))?;
+        println!("rms_norm [{tokens}, 2560]: {micros:.1} us");
+        let micros = 1e6 * seconds(&out, || Ok(add_rms_norm(&x, &out, &weight, 1e-6, &out)?))?;
+        println!("add_rms_norm [{tokens}, 2560]: {micros:.1} us");
+        let gate = tensor(device, &[tokens, 9216], 1.0)?;
+        let up = tensor(device, &[tokens, 9216], 1.0)?;
+        let out = device.zeros(DType::F32, &[tokens, 9216])?;
+        let micros = 1e6 * seconds(&out, || Ok(glu(&gate, &up, Glu::Silu, &out)?))?;
+        println!("glu [{tokens}, 9216]: {micros:.1} us");
+    }
+    Ok(())
+}
