@@ -199,6 +199,11 @@ impl Engine {
         Some(Event::Finished { request: id, index, reason: FinishReason::Cancelled, usage })
     }
 
+    /// Why no request can be answered any more, if so: the device is lost. The requests that met it have failed.
+    pub fn lost(&self) -> Option<&str> {
+        self.model.device().lost()
+    }
+
     /// Computes one step and says what it brought; nothing when idle.
     ///
     /// # Errors

@@ -65,6 +65,11 @@ pub(crate) trait Backend:
         None
     }
 
+    /// What happened to the device, if nothing can be computed on it any more.
+    fn lost(&self) -> Option<&str> {
+        None
+    }
+
     /// Waits until everything that was launched is done, on devices that do not wait by themselves.
     fn finish(&self) {}
 
@@ -145,6 +150,12 @@ impl Device {
     /// Bytes of the device's own memory that are free; `None` for devices that compute in the host's memory.
     pub fn free_bytes(&self) -> Option<usize> {
         self.inner.backend.free_bytes()
+    }
+
+    /// What happened to the device, if nothing can be computed on it any more by this process: a card that is gone, or
+    /// on which a kernel crashed. Every later operation fails.
+    pub fn lost(&self) -> Option<&str> {
+        self.inner.backend.lost()
     }
 
     /// A name for people.

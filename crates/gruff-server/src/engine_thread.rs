@@ -156,6 +156,10 @@ impl State {
                     return;
                 }
             }
+            if let Some(fault) = self.engine.lost() {
+                tracing::error!("the engine has stopped: {fault}");
+                return;
+            }
             if self.engine.is_saving() || self.saved.elapsed() >= SAVE_EVERY {
                 self.saved = Instant::now();
                 let _ = self.engine.save_some();

@@ -1,11 +1,11 @@
 //! The driver: one card, its primary context and one stream.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, words};
+use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
 use crate::{Error, Result};
 
 /// A card with its context and the stream that everything runs on, in order.
@@ -14,6 +14,8 @@ pub(crate) struct Context {
     context: sys::CUcontext,
     stream: sys::CUstream,
     pub(crate) card: Card,
+    /// The first fault that every later call meets again.
+    lost: OnceLock<String>,
 }
 
 /// What is known of a card.
@@ -127,7 +129,7 @@ impl Context {
         // SAFETY: the device was just got; the context is released on drop.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|error| fail("opening", error))?;
-        let mut opened = Self { device, context, stream: std::ptr::null_mut(), card };
+        let mut opened = Self { device, context, stream: std::ptr::null_mut(), card, lost: OnceLock::new() };
         opened.make_current().map_err(|error| fail("opening", error))?;
         opened.stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|error| fail("making a stream", error))?;
@@ -150,12 +152,23 @@ impl Context {
         call: impl FnOnce() -> Result<T, DriverError>,
     ) -> Result<T> {
         self.make_current().and_then(|()| call()).map_err(|error| {
-            Error::Cuda(CudaError::Call {
+            let fault = words(error);
+            let lasting = lasts(&fault);
+            let error = CudaError::Call {
                 call: what(),
                 device: format!("cuda:{} ({})", self.card.ordinal, self.card.name),
-                fault: words(error),
-            })
+                fault,
+            };
+            if lasting {
+                self.lost.get_or_init(|| error.to_string());
+            }
+            Error::Cuda(error)
         })
+    }
+
+    /// What happened to the card, if nothing can be computed on it any more.
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     /// Waits for everything that was launched.

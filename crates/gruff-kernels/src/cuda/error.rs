@@ -90,15 +90,42 @@ pub enum CudaError {
     },
 }
 
+/// Faults of kernels, after which a context answers every call with the same.
+const KERNEL_FAULTS: [&str; 8] = [
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_LAUNCH_FAILED",
+];
+
+/// Faults of the card or the driver that a context does not get over either.
+const CARD_FAULTS: [&str; 7] = [
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+    "CUDA_ERROR_DEINITIALIZED",
+    "CUDA_ERROR_CONTAINED",
+    "CUDA_ERROR_UNKNOWN",
+];
+
+/// Whether a fault of the driver, in its words, is one that every later call meets again.
+pub(crate) fn lasts(fault: &str) -> bool {
+    KERNEL_FAULTS.iter().chain(&CARD_FAULTS).any(|name| fault.starts_with(name))
+}
+
 /// What to do about a fault of the driver.
 fn remedy(fault: &str) -> &'static str {
     if fault.starts_with("CUDA_ERROR_OUT_OF_MEMORY") {
         "; choose a smaller context, fewer sequences or a smaller model, or end what else uses the card"
-    } else if ["ILLEGAL_ADDRESS", "LAUNCH_FAILED", "MISALIGNED", "ASSERT", "ILLEGAL_INSTRUCTION"]
-        .iter()
-        .any(|name| fault.contains(name))
-    {
+    } else if KERNEL_FAULTS.iter().any(|name| fault.starts_with(name)) {
         "; the device cannot be used any more by this process: start it again, and please report this"
+    } else if lasts(fault) {
+        "; the device cannot be used any more by this process: look for the cause in the system's log, then start it again"
     } else if fault.contains("NO_BINARY_FOR_GPU")
         || fault.contains("UNSUPPORTED_PTX")
         || fault.contains("INVALID_IMAGE")
@@ -117,5 +144,21 @@ pub(crate) fn words(error: cudarc::driver::DriverError) -> String {
     match text(error.error_string()) {
         Some(words) => format!("{name}: {words}"),
         None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_last_are_told_from_others() {
+        let lasting = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered";
+        assert!(lasts(lasting) && remedy(lasting).contains("report"));
+        let gone = "CUDA_ERROR_UNKNOWN: unknown error";
+        assert!(lasts(gone) && remedy(gone).contains("start it again"));
+        for passing in ["CUDA_ERROR_OUT_OF_MEMORY: out of memory", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"] {
+            assert!(!lasts(passing) && !remedy(passing).contains("start"), "{passing}");
+        }
     }
 }

@@ -170,6 +170,10 @@ impl Backend for CudaDevice {
         self.context.free_bytes()
     }
 
+    fn lost(&self) -> Option<&str> {
+        self.context.lost()
+    }
+
     fn finish(&self) {
         // A fault shows in the next operation.
         let _ = self.context.synchronize();

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs CUDA kernels without a card: builds the driver and compiler of tools/emulator, tests them, holds `--device cuda` to the
+# contracts of the operations with them (each family, some types of weights, in several orders of threads and blocks), lets the
+# bundled model answer, and plays the bad cases through. Needs g++, Python and an x86-64 processor with AVX2, F16C and FMA.
+#
+#   tools/checks/cuda_emulated.sh CONFORMANCE GRUFF
+set -euo pipefail
+conformance=$(realpath "$1")
+gruff=$(realpath "$2")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+emulator=${CARGO_TARGET_DIR:-$PWD/target}/emulator
+for needed in avx2 f16c fma; do
+    grep --quiet --word-regexp "$needed" /proc/cpuinfo || { echo "this processor has no $needed"; exit 1; }
+done
+tools/emulator/build.sh "$emulator"
+tools/emulator/test/run.sh "$emulator"
+export LD_LIBRARY_PATH=$emulator GRUFF_NVRTC=$emulator/libnvrtc.so.13 GRUFF_KERNEL_CACHE=$emulator/kernels
+
+# One line an order, a compute capability and an operation; the longest first. 8.6 has little shared memory, 7.5 multiplies on
+# the host.
+cases() {
+    local operation
+    printf 'forward;86;%s\n' delta 'linear Q4_K'
+    printf 'forward;75;%s\n' 'linear Q4_0' norm
+    for operation in attention delta embed 'experts Q4_K' 'linear Q4_K' sampl 'linear fused' 'experts Q8_0' \
+        'linear '{Q6_K,Q5_K,Q3_K,Q2_K,Q8_0,Q4_0,Q5_1,IQ4_XS,IQ3_S,IQ2_XXS,IQ1_M,TQ1_0,MXFP4,NVFP4,F32,F16,BF16} \
+        norm rope add glu sigmoid softcap scale copy gather route conv; do
+        printf 'forward;90;%s\n' "$operation"
+    done
+    for operation in attention delta 'experts Q4_K' 'linear Q4_K' sampl 'linear Q6_K' norm route; do
+        printf '%s;90;%s\n' backward "$operation" random:1 "$operation" random:2 "$operation"
+    done
+}
+
+# A filter that meets nothing is a fault of this file.
+one() {
+    local order capability operation told
+    IFS=';' read -r order capability operation <<<"$1"
+    told=$(CUDA_EMULATOR_ORDER=$order CUDA_EMULATOR_CAPABILITY=$capability "$conformance" --device cuda --failures --filter "$operation" 2>&1) || {
+        printf '%s, %s: FAILED\n%s\n' "$operation" "$order, $capability" "$told"
+        return 1
+    }
+    case $told in
+        0\ comparisons*) printf '%s, %s: there is no such operation\n' "$operation" "$order"; return 1 ;;
+    esac
+    printf '%-14s %-13s %s\n' "$operation" "$order, $capability" "$told"
+}
+export -f one
+export conformance
+cases | xargs --max-procs="$(nproc)" --delimiter='\n' --max-args=1 bash -c 'one "$0"'
+
+# Sampling aside, an answer does not depend on the order, nor on when work is done.
+answer() {
+    "$gruff" run "What is the capital of France?" --device cuda --temperature 0 | tee /dev/stderr | grep --quiet Paris
+}
+answer
+CUDA_EMULATOR_ORDER=random:3 CUDA_EMULATOR_LATE=1 answer
+python3 tools/checks/cuda_faults.py "$gruff"

@@ -1,0 +1,128 @@
+"""The bad cases of `--device cuda`, with the emulated driver of tools/emulator: no card, no memory, a launch that is refused, a
+kernel that crashes, a card that goes.
+
+    python tools/checks/cuda_faults.py GRUFF
+
+The environment names the emulator, as tools/checks/cuda_emulated.sh sets it. Needs nothing but Python.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+GRUFF = sys.argv[1]
+QUESTION = "What is the capital of France?"
+
+
+def run(faults: str = "", **settings: str) -> subprocess.CompletedProcess:
+    environment = os.environ | settings | ({"CUDA_EMULATOR_FAULTS": faults} if faults else {})
+    command = [GRUFF, "run", QUESTION, "--device", "cuda", "--temperature", "0"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def fails(words: str, faults: str = "", **settings: str) -> None:
+    """The program ends with an error that has these words, and does not crash."""
+    ended = run(faults, **settings)
+    assert ended.returncode == 1, (ended.returncode, ended.stderr)
+    assert re.search(words, ended.stderr), ended.stderr
+    assert "panicked" not in ended.stderr and "Paris" not in ended.stdout, ended.stderr
+
+
+class Server:
+    """`gruff serve` whose card gets faults while it runs."""
+
+    def __init__(self, folder: Path):
+        self.faults = folder / "faults"
+        self.faults.write_text("")
+        command = [GRUFF, "serve", "--port", "0", "--device", "cuda", "--ctx", "512"]
+        self.log = open(folder / "log", "w+")
+        environment = os.environ | {"CUDA_EMULATOR_FAULTS": str(self.faults)}
+        self.process = subprocess.Popen(command, env=environment, stderr=self.log, text=True)
+        self.address = None
+        for _ in range(600):
+            if found := re.search(r"(http://\S+?)/v1", self.words()):
+                self.address = found[1]
+                return
+            assert self.process.poll() is None, self.words()
+            time.sleep(0.1)
+        raise SystemExit("the server did not start")
+
+    def words(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+    def wish(self, faults: str) -> None:
+        self.faults.write_text(faults)
+        # Files are told apart by their times.
+        time.sleep(0.05)
+
+    def ask(self, prompt: str = QUESTION) -> tuple[int, str]:
+        """Status, and the answer or what the error says."""
+        body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 16}
+        request = urllib.request.Request(
+            self.address + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=300) as reply:
+                return reply.status, json.load(reply)["choices"][0]["message"]["content"]
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)["error"]["message"]
+
+    def health(self) -> int:
+        try:
+            with urllib.request.urlopen(self.address + "/health", timeout=60) as reply:
+                return reply.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def stop(self) -> None:
+        self.process.terminate()
+        code = self.process.wait(timeout=120)
+        words = self.words()
+        assert code == 0, (code, words)
+        assert "panicked" not in words, words
+
+
+def serves(faults: str, lives: bool) -> None:
+    """A fault between requests: the next one fails; whether those after it are answered, and that the server says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        status, answer = server.ask()
+        assert status == 200 and "Paris" in answer, (status, answer)
+        server.wish(faults)
+        # Another text, of which nothing is kept.
+        status, answer = server.ask("Name the seven days of the week, one after the other, from the first to the last. " * 4)
+        print(f"  {faults}: {status} {answer}", flush=True)
+        assert status in (500, 503), (status, answer)
+        server.wish("")
+        status, answer = server.ask()
+        print(f"  then: {status} {answer}; health {server.health()}", flush=True)
+        if lives:
+            assert status == 200 and "Paris" in answer, (status, answer)
+        else:
+            assert status in (500, 503) and server.health() == 503, (status, answer, server.health())
+        server.stop()
+
+
+fails("there is no device|no CUDA-capable", CUDA_EMULATOR_DEVICES="0")
+fails("CUDA 11.8, but 12.0 is needed", CUDA_EMULATOR_DRIVER="11080")
+fails("compute capability 6.1, but 7.5", CUDA_EMULATOR_CAPABILITY="61")
+fails("no NVRTC", GRUFF_NVRTC="/nowhere", GRUFF_KERNEL_CACHE="")
+fails("memory", CUDA_EMULATOR_MEMORY="1000000")
+fails("memory", faults="memory 4000000")
+fails("launching .*CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", faults="launch 20")
+fails("CUDA_ERROR_ILLEGAL_ADDRESS", faults="kernel 40")
+fails("CUDA_ERROR_UNKNOWN", faults="lost 60")
+print("gruff run: 9 faults end in errors", flush=True)
+serves("memory 0", lives=True)
+serves("launch 30", lives=True)
+serves("kernel 30", lives=False)
+serves("lost 30", lives=False)
+print("gruff serve: 4 faults are survived or told")
