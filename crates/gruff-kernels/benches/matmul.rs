@@ -1,17 +1,18 @@
 //! Products with packed weights on all cores, beside what the machine could do at most:
 //! `cargo bench -p gruff-kernels --bench matmul [-- TYPE]`.
 //!
-//! Few columns read weights from memory, so they are given in bytes of weights a second; many columns multiply, so they
-//! are given in multiply-adds a second ("elem/s"). The example `matmul_speed` makes one table of the same.
+//! Few columns read weights from memory, so their bytes are what counts; many columns multiply weights that the caches hold.
+//! The example `matmul_speed` makes one table of the same.
+
+mod ceilings;
 
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ceilings::{Ceilings, Work};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use gruff_blocks::{BlockType, synthetic};
 use gruff_kernels::matmul::linear;
-use gruff_kernels::{
-    Activation, CpuOptions, DType, Device, PackedTensor, Result, Tensor, bandwidth, compute,
-};
+use gruff_kernels::{Activation, CpuOptions, DType, Device, PackedTensor, Result, Tensor};
 
 /// Bytes of weights for few columns: more than the caches hold.
 const BYTES: usize = 128 << 20;
@@ -53,35 +54,21 @@ impl Case {
     }
 }
 
-fn ceilings() {
-    let giga = |speed: f64| speed / 1e9;
-    let read = giga(bandwidth::measure(None).expect("threads"));
-    let products = compute::measure(None).expect("threads");
-    let bytes = products.int8.map_or("none made for it".to_owned(), |speed| format!("{:.0}", giga(speed)));
-    eprintln!(
-        "ceilings of this machine: memory is read at {read:.1} GB/s; {bytes} Gelem/s of int8 products, {:.0} of f32",
-        giga(products.f32)
-    );
-}
-
 fn benches_of_types(c: &mut Criterion) {
-    ceilings();
+    let ceilings = Ceilings::measure();
     let device = Device::cpu(CpuOptions::default()).expect("the CPU");
     for block_type in TYPES {
         let mut group = c.benchmark_group(format!("linear {block_type}"));
         let cols = 2048;
         let rows = BYTES / block_type.row_bytes(cols).expect("whole blocks");
-        for tokens in [1, 2, 4, 8] {
-            let case = Case::new(&device, block_type, [rows, cols, tokens]).expect("memory");
-            group.throughput(Throughput::Bytes(case.bytes as u64));
-            group
-                .bench_function(BenchmarkId::new("columns", tokens), |b| b.iter(|| case.run().expect("ran")));
-        }
-        for tokens in [16, 64, 512] {
-            let case = Case::new(&device, block_type, [1024, 1024, tokens]).expect("memory");
-            group.throughput(Throughput::Elements((1024 * 1024 * tokens) as u64));
-            group
-                .bench_function(BenchmarkId::new("columns", tokens), |b| b.iter(|| case.run().expect("ran")));
+        let few = [1, 2, 4, 8].map(|tokens| [rows, cols, tokens]);
+        let many = [16, 64, 512].map(|tokens| [1024, 1024, tokens]);
+        for shape in few.into_iter().chain(many) {
+            let case = Case::new(&device, block_type, shape).expect("memory");
+            let [rows, cols, tokens] = shape;
+            let work =
+                Work { bytes: case.bytes, products: rows * cols * tokens, int8: !block_type.is_scalar() };
+            ceilings.bench(&mut group, BenchmarkId::new("columns", tokens), work, || case.run());
         }
         group.finish();
     }

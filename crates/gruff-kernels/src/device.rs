@@ -193,6 +193,33 @@ impl Device {
         Tensor::contiguous_in(buffer, 0, dtype, shape)
     }
 
+    /// Zeroed tensors that lie together, one behind the other, in memory of their own.
+    pub(crate) fn zeros_together<const N: usize>(
+        &self,
+        dtype: DType,
+        shapes: [&[usize]; N],
+    ) -> Result<[Tensor; N]> {
+        /// Where each begins: at a border that all kernels like.
+        const BORDER: usize = 256;
+        let mut offsets = [0; N];
+        let mut bytes = 0_usize;
+        for (offset, shape) in offsets.iter_mut().zip(shapes) {
+            *offset = bytes;
+            let end = tensor_bytes(dtype, shape)?.checked_add(bytes);
+            bytes = end.and_then(|end| end.checked_next_multiple_of(BORDER)).ok_or_else(|| Error::Shape {
+                op: "tensor",
+                what: format!("{shapes:?} of {dtype} are more bytes than can be counted"),
+            })?;
+        }
+        let buffer = self.take(bytes, false)?;
+        let mut tensors = Vec::with_capacity(N);
+        for (offset, shape) in offsets.into_iter().zip(shapes) {
+            tensors.push(Tensor::contiguous_in(buffer.clone(), offset, dtype, shape)?);
+        }
+        let count = tensors.len();
+        tensors.try_into().map_err(|_| Error::Shape { op: "tensor", what: format!("{count} of {N} tensors") })
+    }
+
     /// A tensor for intermediate results: its memory is recycled when the last handle drops, so that a loop
     /// of equal steps allocates once and then meets the same addresses. **Its content is undefined.**
     ///

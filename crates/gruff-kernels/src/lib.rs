@@ -31,7 +31,7 @@ mod tensor;
 
 pub use activation::Activation;
 pub use buffer::ForeignBytes;
-pub use cpu::{CpuOptions, Isa, bandwidth, compute};
+pub use cpu::{CpuOptions, Isa, bandwidth, compute, topology};
 pub use cuda::{CudaError, CudaOptions};
 pub use device::{Activations, Device};
 pub use error::{Error, Result};

@@ -61,14 +61,18 @@ impl StateLayer {
         let StateShape { key_heads, value_heads, key_dim, value_dim, conv_channels, .. } = shape;
         let rows = shape.rows();
         let matrices = slots * shape.matrices();
-        Ok(Self {
-            shape,
-            matrix: device.zeros(DType::F32, &[matrices, value_heads, key_dim, value_dim])?,
-            keys: device.zeros(DType::F32, &[slots, key_heads, rows, key_dim])?,
-            updates: device.zeros(DType::F32, &[slots, value_heads, rows, value_dim])?,
-            decays: device.zeros(DType::F32, &[slots, value_heads, rows])?,
-            conv: device.zeros(DType::F32, &[slots, shape.conv_rows(), conv_channels])?,
-        })
+        // Together, so that memory can be had in large pages: a decode step enters many places of it.
+        let [matrix, keys, updates, decays, conv] = device.zeros_together(
+            DType::F32,
+            [
+                &[matrices, value_heads, key_dim, value_dim],
+                &[slots, key_heads, rows, key_dim],
+                &[slots, value_heads, rows, value_dim],
+                &[slots, value_heads, rows],
+                &[slots, shape.conv_rows(), conv_channels],
+            ],
+        )?;
+        Ok(Self { shape, matrix, keys, updates, decays, conv })
     }
 
     /// The layer's sizes.

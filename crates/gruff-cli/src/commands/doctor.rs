@@ -2,6 +2,7 @@ use std::io::Write;
 
 use clap::Args;
 use gruff::floors::blocks::BlockType;
+use gruff::floors::kernels::topology::Topology;
 use gruff::floors::kernels::{Device, Isa, cuda};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, Hub, LoadOptions, system};
 
@@ -34,8 +35,7 @@ impl Doctor {
         if let Some(name) = system::cpu_name() {
             line(&mut out, "processor", name)?;
         }
-        let usable = std::thread::available_parallelism().map_or(1, usize::from);
-        line(&mut out, "threads", format!("{usable} usable by this process"))?;
+        core_lines(&mut out, &Topology::here())?;
         line(&mut out, "features", features())?;
         let kernels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
         line(&mut out, "kernels", kernels.join(", "))?;
@@ -61,6 +61,29 @@ impl Doctor {
 
 fn line(out: &mut impl Write, name: &str, value: impl std::fmt::Display) -> std::io::Result<()> {
     writeln!(out, "{name:<10} {value}")
+}
+
+/// The cores that this process may use, by speed; their memory nodes, where there are several; and how many threads compute
+/// unless told otherwise.
+fn core_lines(out: &mut impl Write, topology: &Topology) -> std::io::Result<()> {
+    let (cores, threads) = (topology.cores().len(), topology.hardware_threads());
+    let kinds: Vec<String> = topology
+        .speeds()
+        .into_iter()
+        .map(|(speed, count)| format!("{count} at {:.0} % of the fastest", 100.0 * speed))
+        .collect();
+    let kinds = if kinds.len() > 1 { format!(": {}", kinds.join(", ")) } else { String::new() };
+    line(
+        out,
+        "cores",
+        format!("{cores} physical, {threads} hardware threads, usable by this process{kinds}"),
+    )?;
+    if topology.nodes() > 1 {
+        let nodes = topology.nodes();
+        let advice = "numactl --interleave=all gruff .. spreads weights and caches over them";
+        line(out, "nodes", format!("{nodes} memory nodes; {advice}"))?;
+    }
+    line(out, "threads", format!("{} unless --threads says otherwise", topology.default_threads()))
 }
 
 /// The NVIDIA cards of this machine and the compiler for their kernels, or what is missing.

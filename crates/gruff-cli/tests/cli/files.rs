@@ -99,7 +99,17 @@ fn list_shows_the_cache() {
 fn doctor_tells_of_machine_and_model() {
     let gruff = Gruff::new();
     let text = gruff.ok(&["doctor", "tiny.gguf", "--threads", "1", "--ctx", "128"]);
-    for part in ["features", "kernels", "Q4_K", "fast kernel", "weights", "KV"] {
+    for part in [
+        "physical",
+        "hardware threads",
+        "unless --threads",
+        "features",
+        "kernels",
+        "Q4_K",
+        "fast kernel",
+        "weights",
+        "KV",
+    ] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
     assert!(!gruff.ok(&["doctor"]).contains("weights"));

@@ -10,13 +10,13 @@ use crate::buffer::ForeignBytes;
 /// Cache line, and the widest vector register, in bytes.
 const ALIGNMENT: usize = 64;
 
-/// The large pages that processors know besides those of 4 KiB. Memory of two or more of them is asked for in such pages: a
+/// The large pages that processors know besides those of 4 KiB. Memory of one or more of them is asked for in such pages: a
 /// state or a cache is read in many short runs, and each page of 4 KiB that one enters is an address to translate, in
 /// a virtual machine through two sets of tables.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// From how many bytes on.
-const LARGE: usize = 2 * LARGE_PAGE;
+const LARGE: usize = LARGE_PAGE;
 
 enum Owner {
     Heap { layout: Layout, base: NonNull<u8> },

@@ -1,5 +1,6 @@
 //! The CPU device: SIMD kernels chosen at run time, a thread pool that sleeps when idle.
 
+pub(crate) mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod bandwidth;
@@ -9,7 +10,7 @@ pub(crate) mod memory;
 mod pool;
 pub(crate) mod scratch;
 pub(crate) mod simd;
-mod topology;
+pub mod topology;
 pub(crate) mod view;
 
 use std::ops::Range;

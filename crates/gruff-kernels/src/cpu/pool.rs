@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::topology;
+use super::topology::Topology;
 use crate::{Error, Result};
 
 /// How long a thread watches for work before it sleeps: at most, and at least after watching in vain. Waking a
@@ -104,7 +104,7 @@ impl Pool {
                 });
             }
             Some(threads) => threads,
-            None => topology::physical_cores().min(MOST_THREADS),
+            None => Topology::here().default_threads().min(MOST_THREADS),
         };
         let shared = Arc::new(Shared::new());
         let mut pool = Self { shared, workers: Vec::new(), caller: Mutex::new(()) };

@@ -6,9 +6,11 @@ use super::super::AttentionSpec;
 use super::SPAN;
 use super::cached::Cached;
 use super::partial::Partial;
+use crate::cpu::ahead::Trail;
 use crate::cpu::scratch::cut;
 use crate::cpu::simd::{
-    Factors, LANES, Lane, Matrix, Simd, add_products, dot_products, exp, simd_fn, tanh, wide_fn,
+    Factors, LANES, Lane, Matrix, Simd, add_products, add_products_while, dot_products, dot_products_while,
+    exp, simd_fn, tanh, wide_fn,
 };
 use crate::cpu::view::{Input, Output};
 use crate::{KvLayer, PAGE_LEN, Tensor};
@@ -199,6 +201,7 @@ fn softmax_page<S: Simd>(
 
 /// The weighted sum of a page's values for all rows: rows that see the same keys together, four at a time.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn add_values<S: Simd, T: Lane>(
     s: S,
     job: &Job,
@@ -207,6 +210,7 @@ fn add_values<S: Simd, T: Lane>(
     values: Matrix<T>,
     width: usize,
     sums: &mut [f32],
+    mut trail: Trail,
 ) {
     const TOGETHER: usize = 4;
     let rows = job.rows();
@@ -219,7 +223,8 @@ fn add_values<S: Simd, T: Lane>(
         let scores = Matrix::new(&scores[first * PAGE_LEN..], PAGE_LEN);
         let factors = |row| Factors::rows(scores.rows_from(row));
         let sums = &mut sums[first * width..];
-        add_products(s, factors(0), count, one.start..common, values, width, sums, width);
+        add_products_while(s, factors(0), count, one.start..common, values, width, sums, width, trail);
+        trail = Trail::NONE;
         if common == last.end {
             continue;
         }
@@ -261,9 +266,10 @@ fn span_pages<S: Simd, T: Cached>(
         let queries = Matrix::new(&*work.queries, heads.key_width);
         let columns = 0..(keys.end - page * PAGE_LEN).min(PAGE_LEN);
         let width = heads.key_width;
-        if let Some((keys, _)) = direct {
+        if let Some((keys, values)) = direct {
             let keys = Matrix::new(keys, width);
-            dot_products(s, queries, rows, keys, columns, width, work.scores, PAGE_LEN);
+            let trail = Trail::of(values);
+            dot_products_while(s, queries, rows, keys, columns, width, work.scores, PAGE_LEN, trail);
         } else {
             let keys = Matrix::new(&*work.keys, width);
             dot_products(s, queries, rows, keys, columns, width, work.scores, PAGE_LEN);
@@ -284,9 +290,17 @@ fn span_pages<S: Simd, T: Cached>(
         }
         let width = heads.value_width;
         if let Some((_, values)) = direct {
-            add_values(s, job, page, work.scores, Matrix::new(values, width), width, partial.sums);
+            let values = Matrix::new(values, width);
+            let trail = if page + 1 < end {
+                let next = job.pages[page + 1] as usize * heads.kv + job.kv_head;
+                Trail::of(pools.keys.row(next))
+            } else {
+                Trail::NONE
+            };
+            add_values(s, job, page, work.scores, values, width, partial.sums, trail);
         } else {
-            add_values(s, job, page, work.scores, Matrix::new(&*work.values, width), width, partial.sums);
+            let values = Matrix::new(&*work.values, width);
+            add_values(s, job, page, work.scores, values, width, partial.sums, Trail::NONE);
         }
     }
 }

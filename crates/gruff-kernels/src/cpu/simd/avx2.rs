@@ -181,15 +181,6 @@ impl<W: Wide> Simd for X86<W> {
     }
 
     #[inline(always)]
-    fn prefetch(self, values: &[f32]) {
-        /// Values of a cache line.
-        const LINE: usize = 16;
-        for line in values.chunks(LINE) {
-            call!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()))
-        }
-    }
-
-    #[inline(always)]
     fn sums(self, v: [__m256; LANES]) -> __m256 {
         call!({
             // Lanes i and i + 4 of vectors a and b: [a.. | b..].

@@ -30,7 +30,9 @@ pub(crate) use math::{exp, sigmoid, silu, softplus, tanh};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
-pub(crate) use tile::{Factors, Lane, Matrix, add_products, dot, dot_products};
+pub(crate) use tile::{
+    Factors, Lane, Matrix, add_products, add_products_while, dot, dot_products, dot_products_while,
+};
 pub(crate) use wide::{Eight, Wide};
 
 /// Lanes of a vector.
@@ -92,10 +94,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn interleave(self, even: Self::F32, odd: Self::F32) -> (Self::F32, Self::F32);
     /// `[8, 4]` to four vectors of eight: taps of eight channels.
     fn load_transposed(self, x: &[[f32; 4]; LANES]) -> [Self::F32; 4];
-
-    /// Asks for the cache lines of values that will be read soon.
-    #[inline(always)]
-    fn prefetch(self, _: &[f32]) {}
 
     /// As [`load`](Self::load), from memory that is written through other handles of the same thread.
     #[inline(always)]

@@ -173,19 +173,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    fn prefetch(self, values: &[f32]) {
-        /// Values of a cache line.
-        const LINE: usize = 16;
-        for line in values.chunks(LINE) {
-            call!(asm!(
-                "prfm pldl1keep, [{line}]",
-                line = in(reg) line.as_ptr(),
-                options(readonly, nostack, preserves_flags),
-            ))
-        }
-    }
-
-    #[inline(always)]
     fn sums(self, v: [V; LANES]) -> V {
         call!({
             // Lanes 0 + 4, 1 + 5, 2 + 6, 3 + 7 of every vector.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::{Eight, LANES, Simd, Wide};
+use crate::cpu::ahead::{Parts, Trail};
 
 /// A number type that kernels widen to f32 as they load it.
 pub(crate) trait Lane: crate::cpu::view::Element {
@@ -98,6 +99,16 @@ impl<'a, T> Matrix<'a, T> {
         unsafe { std::slice::from_raw_parts(self.first.add(at), width) }
     }
 
+    /// Some rows that have no gaps between them, `width` values each.
+    #[inline(always)]
+    pub(crate) fn together(&self, rows: Range<usize>, width: usize) -> &'a [T] {
+        assert!(self.stride == width || rows.len() <= 1);
+        let (at, len) = (rows.start * self.stride, rows.len() * width);
+        assert!(at + len <= self.len);
+        // SAFETY: as in `row`.
+        unsafe { std::slice::from_raw_parts(self.first.add(at), len) }
+    }
+
     #[inline(always)]
     fn vectors(&self, row: usize, width: usize) -> &'a [[T; LANES]] {
         self.row(row, width).as_chunks::<LANES>().0
@@ -146,6 +157,31 @@ pub(crate) fn dot_products<S: Simd, T: Lane>(
     out: &mut [f32],
     out_stride: usize,
 ) {
+    dot_products_while(s, x, rows, y, columns, width, out, out_stride, Trail::NONE);
+}
+
+/// As [`dot_products`], asking for what is used behind it while the first rows of x are multiplied.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn dot_products_while<S: Simd, T: Lane>(
+    s: S,
+    x: Matrix<f32>,
+    rows: usize,
+    y: Matrix<T>,
+    columns: Range<usize>,
+    width: usize,
+    out: &mut [f32],
+    out_stride: usize,
+    trail: Trail,
+) {
+    let trail = trail.in_parts(columns.len().div_ceil(2).max(1));
+    let first_column = columns.start;
+    let ask = |row: usize, column: usize, pairs: usize| {
+        if row == 0 {
+            let part = (column - first_column) / 2;
+            (part..part + pairs).for_each(|part| trail.ask(part));
+        }
+    };
     let mut row = 0;
     while row < rows {
         let taken = match rows - row {
@@ -158,12 +194,14 @@ pub(crate) fn dot_products<S: Simd, T: Lane>(
             let mut lanes = [0.0; LANES];
             match taken {
                 1 => {
+                    ask(row, column, 4);
                     let y = std::array::from_fn(|b| y.vectors(column + b, width));
                     s.store(dots::<S, T, 1, 8>(s, [row_of(0)], y), &mut lanes);
                     out[row * out_stride + column..][..LANES].copy_from_slice(&lanes);
                 }
                 2 => {
                     for part in [0, 4] {
+                        ask(row, column + part, 2);
                         let y = std::array::from_fn(|b| y.vectors(column + part + b, width));
                         s.store(dots::<S, T, 2, 4>(s, [row_of(0), row_of(1)], y), &mut lanes);
                         for a in 0..2 {
@@ -174,6 +212,7 @@ pub(crate) fn dot_products<S: Simd, T: Lane>(
                 }
                 _ => {
                     for part in [0, 2, 4, 6] {
+                        ask(row, column + part, 1);
                         let y = std::array::from_fn(|b| y.vectors(column + part + b, width));
                         let x = [row_of(0), row_of(1), row_of(2), row_of(3)];
                         s.store(dots::<S, T, 4, 2>(s, x, y), &mut lanes);
@@ -253,6 +292,25 @@ pub(crate) fn add_products<S: Simd, T: Lane>(
     out: &mut [f32],
     out_stride: usize,
 ) {
+    add_products_while(s, c, rows, terms, x, width, out, out_stride, Trail::NONE);
+}
+
+/// As [`add_products`], asking for what is used behind it while the first tile is computed.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn add_products_while<S: Simd, T: Lane>(
+    s: S,
+    c: Factors,
+    rows: usize,
+    terms: Range<usize>,
+    x: Matrix<T>,
+    width: usize,
+    out: &mut [f32],
+    out_stride: usize,
+    trail: Trail,
+) {
+    let nothing = Trail::NONE.in_parts(1);
+    let mut trail = trail.in_parts(terms.len().max(1));
     let mut row = 0;
     while row < rows {
         let c = c.from(row);
@@ -269,7 +327,17 @@ pub(crate) fn add_products<S: Simd, T: Lane>(
             ($vectors:ident, $rows:literal, $count:literal) => {
                 let step = $count * lanes(&$vectors);
                 while left >= step {
-                    tile::<_, T, $rows, $count>($vectors, c, terms.clone(), x, column, out, out_stride);
+                    tile::<_, T, $rows, $count>(
+                        $vectors,
+                        c,
+                        terms.clone(),
+                        x,
+                        column,
+                        out,
+                        out_stride,
+                        trail,
+                    );
+                    trail = nothing;
                     column += step;
                     left -= step;
                 }
@@ -317,6 +385,7 @@ const fn lanes<W: Wide>(_: &W) -> usize {
 }
 
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn tile<W: Wide, T: Lane, const Q: usize, const N: usize>(
     w: W,
     c: Factors,
@@ -325,10 +394,12 @@ fn tile<W: Wide, T: Lane, const Q: usize, const N: usize>(
     column: usize,
     out: &mut [f32],
     out_stride: usize,
+    trail: Parts,
 ) {
     if terms.is_empty() {
         return;
     }
+    let first = terms.start;
     let last = terms.end - 1;
     assert!(c.matrix.len > (Q - 1) * c.row_step() + last * c.term_step());
     assert!(x.len >= last * x.stride + column + N * W::LANES);
@@ -341,6 +412,7 @@ fn tile<W: Wide, T: Lane, const Q: usize, const N: usize>(
         }
     }
     for j in terms {
+        trail.ask(j - first);
         let mut row = [w.splat(0.0); N];
         for (n, vector) in row.iter_mut().enumerate() {
             // SAFETY: `j <= last`, so the vector ends within x (asserted).

@@ -12,7 +12,11 @@
 
 use super::piece::{Memory, Part, Piece, copy_padded};
 use crate::CHUNK;
-use crate::cpu::simd::{Factors, LANES, Matrix, Simd, add_products, dot, dot_products, exp, wide_fn};
+use crate::cpu::ahead::{Trail, ask_for};
+use crate::cpu::simd::{
+    Factors, LANES, Matrix, Simd, add_products, add_products_while, dot, dot_products, dot_products_while,
+    exp, wide_fn,
+};
 
 /// Rows whose sums over earlier rows are computed together.
 const BLOCK: usize = 4;
@@ -21,7 +25,7 @@ const BLOCK: usize = 4;
 const TERMS: usize = 32;
 
 /// Rows of a matrix that a single row's products take at a time, in the order of memory, so that it arrives as
-/// fast as memory gives it.
+/// fast as memory gives it; and how many rows ahead of their use they are asked for.
 const STREAMED: usize = 16;
 
 #[inline(always)]
@@ -49,21 +53,60 @@ fn times<S: Simd>(s: S, factor: f32, row: &mut [f32]) {
     }
 }
 
-/// Asks for rows that will be read soon.
-#[inline(always)]
-fn request<S: Simd>(s: S, x: Matrix<f32>, rows: std::ops::Range<usize>, width: usize) {
-    for row in rows {
-        s.prefetch(x.row(row, width));
+/// Rows that a decode step reads, which lie together, far away in memory.
+#[derive(Clone, Copy)]
+struct Stream<'a> {
+    rows: Matrix<'a, f32>,
+    count: usize,
+    width: usize,
+}
+
+impl<'a> Stream<'a> {
+    /// Some of its rows, as far as there are.
+    #[inline(always)]
+    fn part(self, rows: std::ops::Range<usize>) -> &'a [f32] {
+        let (first, end) = (rows.start.min(self.count), rows.end.min(self.count));
+        if first == end { &[] } else { self.rows.together(first..end, self.width) }
+    }
+
+    /// What is to be asked for while its rows from `first` to `end` are read: as many rows, [`STREAMED`] further on, where
+    /// those of the next stream stand behind its own.
+    #[inline(always)]
+    fn trail(self, rows: std::ops::Range<usize>, next: Option<Self>) -> Trail {
+        let (first, end) = (rows.start + STREAMED, rows.end + STREAMED);
+        let own = Trail::of(self.part(first..end));
+        match next {
+            Some(next) => {
+                own.and(next.part(first.max(self.count) - self.count..end.max(self.count) - self.count))
+            }
+            None => own,
+        }
+    }
+
+    /// Asks for the first rows, and those of the next stream where it has fewer than are under way.
+    #[inline(always)]
+    fn begin(self, next: Option<Self>) {
+        ask_for(self.part(0..STREAMED));
+        self.begin_next(next);
+    }
+
+    #[inline(always)]
+    fn begin_next(self, next: Option<Self>) {
+        if let Some(next) = next {
+            ask_for(next.part(0..STREAMED.saturating_sub(self.count)));
+        }
     }
 }
 
-/// [`add_products`] of the two rows of a decode step with `count` rows of x, which are far away in memory.
+/// [`add_products`] of the two rows of a decode step with those of x, whose first have been asked for. Afterwards those of
+/// the next stream are.
 #[inline(always)]
-fn add_streamed<S: Simd>(s: S, c: Factors, count: usize, x: Matrix<f32>, width: usize, out: &mut [f32]) {
-    for first in (0..count).step_by(STREAMED) {
-        let end = (first + STREAMED).min(count);
-        request(s, x, (end + STREAMED).min(count)..(end + 2 * STREAMED).min(count), width);
-        add_products(s, c, 2, first..end, x, width, out, width);
+fn add_streamed<S: Simd>(s: S, c: Factors, x: Stream, next: Option<Stream>, out: &mut [f32]) {
+    x.begin_next(next);
+    for first in (0..x.count).step_by(STREAMED) {
+        let terms = first..(first + STREAMED).min(x.count);
+        let trail = x.trail(terms.clone(), next);
+        add_products_while(s, c, 2, terms, x.rows, x.width, out, x.width, trail);
     }
 }
 
@@ -78,17 +121,56 @@ fn work_through<S: Simd>(s: S, piece: &Piece, scratch: &mut [f32]) {
         if gathered {
             piece.gather_keys(&part, &mut memory);
         }
-        key_products(s, piece, &part, gathered, &mut memory);
-        for group in piece.groups.clone() {
-            let head = piece.key_head + group * piece.sizes.shape.key_heads;
-            value_head(s, piece, &part, head, gathered, &mut memory);
+        let heads = piece.groups.clone().map(|group| piece.key_head + group * piece.sizes.shape.key_heads);
+        let state = |head: Option<usize>| head.and_then(|head| state_stream(piece, &part, head));
+        key_products(s, piece, &part, gathered, state(heads.clone().next()), &mut memory);
+        let mut heads = heads.peekable();
+        while let Some(head) = heads.next() {
+            let next = match heads.peek() {
+                Some(head) => state(Some(*head)),
+                None => piece.following.map(|head| key_stream(piece, &part, head)),
+            };
+            value_head(s, piece, &part, head, gathered, next, &mut memory);
         }
     }
 }
 
+/// S of a value head, as it lies in memory.
+#[inline(always)]
+fn state_stream<'a>(piece: &'a Piece, part: &Part, head: usize) -> Option<Stream<'a>> {
+    let shape = &piece.sizes.shape;
+    // SAFETY: it is written only when nothing of this is used any more; what is asked for is not read.
+    let state = (part.chunk > 0).then(|| unsafe { &*piece.matrix(part.chunk, head) })?;
+    let rows = Matrix::new(state, shape.value_dim);
+    Some(Stream { rows, count: shape.key_dim, width: shape.value_dim })
+}
+
+/// The keys of the chunk so far, up to where the ring wraps.
+#[inline(always)]
+fn key_stream<'a>(piece: &'a Piece, part: &Part, key_head: usize) -> Stream<'a> {
+    let (rows, ring_row) = &piece.segments(part.chunk, part.rows.start)[0];
+    let (count, width) = (rows.len(), piece.sizes.shape.key_dim);
+    Stream { rows: piece.kept_keys(key_head, *ring_row, count), count, width }
+}
+
+/// The updates of a value head in the chunk so far, up to where the ring wraps.
+#[inline(always)]
+fn update_stream<'a>(piece: &'a Piece, part: &Part, head: usize) -> Stream<'a> {
+    let (rows, ring_row) = &piece.segments(part.chunk, part.rows.start)[0];
+    let (count, width) = (rows.len(), piece.sizes.shape.value_dim);
+    Stream { rows: piece.kept_updates(head, *ring_row, count), count, width }
+}
+
 /// Products of the new keys and queries with the chunk's keys up to each row.
 #[inline(always)]
-fn key_products<S: Simd>(s: S, piece: &Piece, part: &Part, gathered: bool, memory: &mut Memory) {
+fn key_products<S: Simd>(
+    s: S,
+    piece: &Piece,
+    part: &Part,
+    gathered: bool,
+    next: Option<Stream>,
+    memory: &mut Memory,
+) {
     let (width, rows) = (piece.sizes.key_width, 2 * part.rows.len());
     let new = Matrix::new(&memory.new[..rows * width], width);
     if gathered {
@@ -104,14 +186,17 @@ fn key_products<S: Simd>(s: S, piece: &Piece, part: &Part, gathered: bool, memor
         }
         return;
     }
+    let stream = key_stream(piece, part, piece.key_head);
+    stream.begin(next);
     for (segment, ring_row) in piece.segments(part.chunk, part.rows.start) {
         // Eight rows at a time: the ring has them, whatever they hold behind the chunk's last.
         let overshot = segment.len().next_multiple_of(LANES);
-        let keys = piece.kept_keys(ring_row, overshot);
+        let keys = piece.kept_keys(piece.key_head, ring_row, overshot);
         let products = &mut memory.products[segment.start..];
         for first in (0..segment.len()).step_by(LANES) {
-            request(s, keys, (first + LANES).min(overshot)..(first + 2 * LANES).min(overshot), width);
-            dot_products(s, new, rows, keys, first..first + LANES, width, products, CHUNK);
+            let columns = first..first + LANES;
+            let trail = if segment.start == 0 { stream.trail(columns.clone(), next) } else { Trail::NONE };
+            dot_products_while(s, new, rows, keys, columns, width, products, CHUNK, trail);
         }
     }
     memory.products[CHUNK + part.rows.start] = dot(s, new.row(1, width), new.row(0, width));
@@ -119,10 +204,19 @@ fn key_products<S: Simd>(s: S, piece: &Piece, part: &Part, gathered: bool, memor
 
 /// One value head's new rows, and the new S where they end the chunk.
 #[inline(always)]
-fn value_head<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, gathered: bool, memory: &mut Memory) {
+fn value_head<S: Simd>(
+    s: S,
+    piece: &Piece,
+    part: &Part,
+    head: usize,
+    gathered: bool,
+    next: Option<Stream>,
+    memory: &mut Memory,
+) {
     let width = piece.sizes.value_width;
     piece.sum_decays(part, head, memory);
-    state_products(s, piece, part, head, memory);
+    let updates = (!gathered).then(|| update_stream(piece, part, head));
+    state_products(s, piece, part, head, updates, memory);
     row_factors(s, part, memory);
     for i in 0..part.rows.len() {
         let row = (part.token + i) * piece.sizes.shape.value_heads + head;
@@ -133,7 +227,7 @@ fn value_head<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, gathered: 
         piece.gather_updates(part, head, memory);
         substitute(s, part, width, memory);
     } else {
-        single_row(s, piece, part, head, memory);
+        single_row(s, piece, part, head, next, memory);
     }
     piece.write_rows(part, head, memory);
     if part.rows.end == CHUNK {
@@ -143,7 +237,14 @@ fn value_head<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, gathered: 
 
 /// a and b of the new rows: their products with S.
 #[inline(always)]
-fn state_products<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, memory: &mut Memory) {
+fn state_products<S: Simd>(
+    s: S,
+    piece: &Piece,
+    part: &Part,
+    head: usize,
+    next: Option<Stream>,
+    memory: &mut Memory,
+) {
     let sizes = piece.sizes;
     let (rows, width) = (2 * part.rows.len(), sizes.value_width);
     memory.from_state[..rows * width].fill(0.0);
@@ -166,7 +267,8 @@ fn state_products<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, memory
     let state = Matrix::new(state, width);
     let terms = sizes.shape.key_dim;
     if rows == 2 {
-        add_streamed(s, new, terms, state, width, memory.from_state);
+        let state = Stream { rows: state, count: terms, width };
+        add_streamed(s, new, state, next, memory.from_state);
         return;
     }
     for first in (0..terms).step_by(TERMS) {
@@ -213,15 +315,23 @@ fn start_row<S: Simd>(s: S, part: &Part, width: usize, i: usize, values: &[f32],
 
 /// The sums of a single new row, over earlier updates where they lie.
 #[inline(always)]
-fn single_row<S: Simd>(s: S, piece: &Piece, part: &Part, head: usize, memory: &mut Memory) {
+fn single_row<S: Simd>(
+    s: S,
+    piece: &Piece,
+    part: &Part,
+    head: usize,
+    next: Option<Stream>,
+    memory: &mut Memory,
+) {
     let (row, width) = (part.rows.start, piece.sizes.value_width);
     let update = &mut memory.updates[row * width..][..width];
     // The update in the place of a, beside the output, so that one pass serves both.
     memory.from_state[..width].copy_from_slice(update);
     for (segment, ring_row) in piece.segments(part.chunk, row) {
         let factors = Factors::rows(Matrix::new(&memory.factors[segment.start..], CHUNK));
-        let kept = piece.kept_updates(head, ring_row, segment.len());
-        add_streamed(s, factors, segment.len(), kept, width, memory.from_state);
+        let rows = piece.kept_updates(head, ring_row, segment.len());
+        let kept = Stream { rows, count: segment.len(), width };
+        add_streamed(s, factors, kept, next, memory.from_state);
     }
     scaled(s, memory.weights[0], &memory.from_state[..width], update);
     let own = Factors::rows(Matrix::new(&memory.factors[CHUNK + row..], CHUNK));

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::{DeltaInputs, DeltaNetOps};
 use crate::cpu::CpuDevice;
+use crate::cpu::ahead::ask_for;
 use crate::cpu::scratch::with_scratch;
 use crate::cpu::simd::{Simd, sigmoid, softplus};
 use crate::cpu::view::{Input, Output, Shared};
@@ -64,6 +65,19 @@ struct Conv<'a> {
     out: Output<'a, f32>,
 }
 
+impl Conv<'_> {
+    /// Asks for what the step's sequences have of some channels in their rings, where that is not much.
+    fn ask_for_ring(&self, columns: Range<usize>) {
+        if let [sequence] = self.step.sequences() {
+            for row in 0..self.ring_rows {
+                // SAFETY: only asked for: nothing is read.
+                let row = unsafe { self.ring.part(sequence.slot * self.ring_rows + row, columns.clone()) };
+                ask_for(row);
+            }
+        }
+    }
+}
+
 impl DeltaNetOps for CpuDevice {
     fn causal_conv(
         &self,
@@ -83,9 +97,16 @@ impl DeltaNetOps for CpuDevice {
         // Inputs and outputs of a token, and as much again for the SiLU.
         let cost = (step.len() + 1) * CHANNELS * 2 * taps;
         self.share(channels.div_ceil(CHANNELS), cost, |blocks| {
+            let columns_of = |block: usize| block * CHANNELS..((block + 1) * CHANNELS).min(channels);
+            let end = blocks.end;
             for block in blocks {
-                let columns = block * CHANNELS..((block + 1) * CHANNELS).min(channels);
+                let columns = columns_of(block);
                 let of_block = &weight[columns.start * taps..columns.end * taps];
+                if block + 1 < end {
+                    let next = columns_of(block + 1);
+                    ask_for(&weight[next.start * taps..next.end * taps]);
+                    conv.ask_for_ring(next);
+                }
                 with_scratch((taps + 1) * columns.len(), |scratch| {
                     let (turned, zeros) = scratch.split_at_mut(of_block.len());
                     zeros.fill(0.0);
@@ -157,9 +178,12 @@ impl DeltaNetOps for CpuDevice {
         let tokens = step.len().div_ceil(step.sequences().len());
         let cost = tokens * shape.key_dim * shape.value_dim * (groups / parts);
         self.share(pieces, cost, |range| {
+            let end = range.end;
             for piece in range {
                 let (rest, part) = (piece / parts, piece % parts);
                 let (sequence, key_head) = (rest / shape.key_heads, rest % shape.key_heads);
+                let next = (piece + 1) / parts;
+                let same = piece + 1 < end && next / shape.key_heads == sequence;
                 let piece = Piece {
                     sizes: &sizes,
                     operands: &operands,
@@ -168,6 +192,7 @@ impl DeltaNetOps for CpuDevice {
                     first_token: step.starts()[sequence],
                     key_head,
                     groups: part * (groups / parts)..(part + 1) * (groups / parts),
+                    following: same.then_some(next % shape.key_heads),
                 };
                 with_scratch(sizes.scratch(), |scratch| {
                     advance(self.isa(), &piece, scratch);

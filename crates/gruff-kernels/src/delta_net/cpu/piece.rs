@@ -74,6 +74,8 @@ pub(super) struct Piece<'a> {
     pub(super) first_token: usize,
     pub(super) key_head: usize,
     pub(super) groups: Range<usize>,
+    /// The key head of the piece that the same thread computes next, of the same sequence.
+    pub(super) following: Option<usize>,
 }
 
 /// The part of a chunk that a step covers.
@@ -165,9 +167,9 @@ impl Piece<'_> {
         [(0..before, start), (before..len, 0)]
     }
 
-    /// Keys in the ring, `count` rows from `row` on.
-    pub(super) fn kept_keys(&self, row: usize, count: usize) -> Matrix<'_, f32> {
-        let ring = self.ring(self.sizes.shape.key_heads, self.key_head);
+    /// Keys of a head in the ring, `count` rows from `row` on.
+    pub(super) fn kept_keys(&self, key_head: usize, row: usize, count: usize) -> Matrix<'_, f32> {
+        let ring = self.ring(self.sizes.shape.key_heads, key_head);
         self.operands.kept_keys.matrix(ring + row, 1, count)
     }
 

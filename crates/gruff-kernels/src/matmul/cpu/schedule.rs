@@ -12,6 +12,11 @@ use crate::matmul::Glu;
 /// Pieces a thread, so that one that starts late or loses its core holds up nobody for long.
 const PIECES: usize = 8;
 
+/// Bytes of weights of a piece that has few columns, unless that leaves a thread less than some pieces: where a piece begins,
+/// memory gives nothing for about a microsecond, the time of some 30 KiB.
+const WORTH_BEGINNING: usize = 128 << 10;
+const LEAST_PIECES: usize = 2;
+
 /// Rows of a piece that has many columns: at least a tile, and as many as keep so many results in the second-level cache.
 const ROWS: Range<usize> = 32..256;
 const RESULTS: usize = 16 << 10;
@@ -126,9 +131,14 @@ impl Task {
         let most = self.products.iter().map(|product| product.most_columns(threads)).min().unwrap_or(columns);
         let together = self.products.iter().map(|product| product.kernel.together).max().unwrap_or(1);
         let column_step = columns.div_ceil(columns.div_ceil(most)).next_multiple_of(together);
+        let share = if columns < ROWS_PAY {
+            share.max((WORTH_BEGINNING * columns).min(share * PIECES / LEAST_PIECES))
+        } else {
+            share
+        };
         let wanted = share / (self.row_bytes() * column_step.min(columns)).max(1);
         let row_step = match (columns, threads) {
-            (1, 1) => rows.min(256),
+            (1, 1) => rows.min(1024),
             (1, _) => wanted.clamp(2, 256).next_multiple_of(2),
             (..ROWS_PAY, _) => wanted.clamp(4, 256).next_multiple_of(4),
             _ => {

@@ -94,7 +94,8 @@ pub(super) unsafe fn unpack<L: Layout, U: Unpack>(panel: &Panel, row: usize, til
             unsafe {
                 let mut rows = std::mem::MaybeUninit::<[Weights; OCTET]>::uninit();
                 for r in (0..OCTET).step_by(L::Vector::ROWS) {
-                    let w = weights.unpack::<U>([row + first + r, row + first + r + 1], group);
+                    let packed = weights.rows([row + first + r, row + first + r + 1]);
+                    let w = weights.unpack::<U>(packed, group);
                     let quants = L::stored::<U>(w.quants);
                     for i in 0..L::Vector::ROWS {
                         let to = rows.as_mut_ptr().cast::<Weights>().add(r + i);

@@ -4,32 +4,14 @@ use gruff_blocks::legacy;
 
 use super::lines::{chain, nibbles, transpose_16_bytes};
 use super::vector::{Packed, Vector};
-use super::{Bytes, Centred, Form, Unpack, Unpacked, WithMins, each};
+use super::{Bytes, Centred, Unpack, Unpacked, WithMins, each};
 
-/// The fifth bits of eight blocks, `stride` bytes apart, as 0 or 16 in every byte.
-///
-/// # Safety
-/// As for [`Unpack::unpack`].
-#[inline(always)]
-unsafe fn fifth_bits<V: Vector>(first: Packed, stride: usize) -> [V::Bits; 8] {
-    // SAFETY: see above.
-    unsafe {
-        let bits = V::gather_words(first, stride);
-        let sixteen = V::splat8(16);
-        each!(|g: 8| {
-            // Values 4 g .. 4 g + 4 are half of byte g / 2 of the word.
-            let h = (g / 2) as i8;
-            let from: [i8; 16] = each!(|i: 16| h + (i / 4 * 4) as i8);
-            let mask = V::splat32(if g % 2 == 0 { 0x0804_0201 } else { 0x8040_2010_u32 as i32 });
-            let bits = V::and(V::shuffle(bits, V::table(&from)), mask);
-            V::and(V::equal8(bits, mask), sixteen)
-        })
-    }
-}
+/// What stands before the quants of eight blocks: scales, minima if there are any, and fifth bits if there are any.
+type Head<V> = (<V as Vector>::Floats, <V as Vector>::Floats, Option<<V as Vector>::Bits>);
 
-/// Declares a block type with 4-bit quants, perhaps fifth bits and perhaps a minimum behind the scale.
+/// Declares a block type with 4-bit quants behind a head.
 macro_rules! small_quants {
-    ($name:ident, $block:ty, $form:ty, offset: $offset:literal $(, fifth: $qh:ident)?) => {
+    ($name:ident, $block:ty, $form:ty, offset: $offset:literal, head: $head:ident) => {
         pub(super) struct $name;
 
         impl Unpack for $name {
@@ -44,18 +26,11 @@ macro_rules! small_quants {
                 unsafe {
                     let qs = packed.at(std::mem::offset_of!($block, qs));
                     let (low, high) = nibbles::<V>(transpose_16_bytes::<V>(qs, STRIDE));
-                    let quants = chain::<V>(low, high);
-                    $(
-                        let fifth = fifth_bits::<V>(packed.at(std::mem::offset_of!($block, $qh)), STRIDE);
-                        let quants = each!(|g: 8| V::or(quants[g], fifth[g]));
-                    )?
-                    let (scale, min) = if <$form>::MINS {
-                        // The scale, and behind it the minimum.
-                        let both = V::gather_words(packed, STRIDE);
-                        (V::low_f16(both), V::high_f16(both))
-                    } else {
-                        (V::gather_f16(packed, STRIDE), V::zero())
-                    };
+                    let mut quants = chain::<V>(low, high);
+                    let (scale, min, fifth) = $head::<V>(packed, STRIDE);
+                    if let Some(fifth) = fifth {
+                        quants = each!(|g: 8| V::or(quants[g], V::sixteens(fifth, g)));
+                    }
                     Unpacked { quants, scales: [scale; 2], mins: [min; 2] }
                 }
             }
@@ -63,10 +38,43 @@ macro_rules! small_quants {
     };
 }
 
-small_quants!(Q4_0, legacy::Q4_0, Centred, offset: 3);
-small_quants!(Q4_1, legacy::Q4_1, WithMins, offset: 0);
-small_quants!(Q5_0, legacy::Q5_0, Centred, offset: 4, fifth: qh);
-small_quants!(Q5_1, legacy::Q5_1, WithMins, offset: 0, fifth: qh);
+/// Declares heads of blocks.
+macro_rules! heads {
+    ($($name:ident($packed:ident, $stride:ident) = $head:expr;)*) => {
+        $(
+            /// # Safety
+            /// As for [`Unpack::unpack`].
+            #[inline(always)]
+            unsafe fn $name<V: Vector>($packed: Packed, $stride: usize) -> Head<V> {
+                // SAFETY: see above.
+                unsafe { $head }
+            }
+        )*
+    };
+}
+heads! {
+    scale(packed, stride) = (V::gather_f16(packed, stride), V::zero(), None);
+    // The scale, and behind it the minimum.
+    scale_min(packed, stride) = {
+        let both = V::gather_words(packed, stride);
+        (V::low_f16(both), V::high_f16(both), None)
+    };
+    scale_bits(packed, stride) = {
+        const { assert!(std::mem::offset_of!(legacy::Q5_0, qh) == 2) };
+        let (scale, fifth) = V::gather_f16_and_words(packed, stride);
+        (scale, V::zero(), Some(fifth))
+    };
+    scale_min_bits(packed, stride) = {
+        let (scale, min, _) = scale_min::<V>(packed, stride);
+        let fifth = V::gather_words(packed.at(std::mem::offset_of!(legacy::Q5_1, qh)), stride);
+        (scale, min, Some(fifth))
+    };
+}
+
+small_quants!(Q4_0, legacy::Q4_0, Centred, offset: 3, head: scale);
+small_quants!(Q4_1, legacy::Q4_1, WithMins, offset: 0, head: scale_min);
+small_quants!(Q5_0, legacy::Q5_0, Centred, offset: 4, head: scale_bits);
+small_quants!(Q5_1, legacy::Q5_1, WithMins, offset: 0, head: scale_min_bits);
 
 pub(super) struct Q8_0;
 

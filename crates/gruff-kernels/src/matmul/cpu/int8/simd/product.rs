@@ -165,6 +165,38 @@ pub(super) struct Groups<'a, V: Vector> {
     rest: [[u8; GROUP_BYTES]; 2],
 }
 
+/// The rows of a vector, found once for all their groups.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    /// Where they begin.
+    first: Packed,
+    /// Bytes of one.
+    bytes: usize,
+    /// Bytes of the panel from the beginning of the last of them.
+    behind: usize,
+}
+
+impl Rows {
+    /// Asks for `bytes` of each row of a vector, from `at` on.
+    #[inline(always)]
+    fn ask<V: Vector>(&self, at: usize, bytes: usize) {
+        for row in 0..V::ROWS {
+            ask(self.first.at(at).row(row), bytes, Level::First);
+        }
+    }
+}
+
+/// The last group of some rows, copied to where more than it may be read.
+#[cold]
+#[inline(never)]
+fn copied(packed: Packed, rows: usize, bytes: usize, rest: &mut [[u8; GROUP_BYTES]; 2]) -> Packed {
+    for (i, rest) in rest.iter_mut().enumerate().take(rows) {
+        // SAFETY: the caller's group has that many bytes before the end of its row, fewer than any group has.
+        unsafe { std::ptr::copy_nonoverlapping(packed.row(i), rest.as_mut_ptr(), bytes) };
+    }
+    Packed { first: rest.as_ptr().cast(), next: GROUP_BYTES as isize }
+}
+
 impl<'a, V: Vector> Groups<'a, V> {
     /// # Safety
     /// The vector's features.
@@ -176,43 +208,34 @@ impl<'a, V: Vector> Groups<'a, V> {
         Self { panel, last, rest: [[0; GROUP_BYTES]; 2] }
     }
 
-    /// Asks for the groups that stand [`AHEAD`] behind these in memory.
+    /// A row, and another that is not before it where vectors hold two; rows behind the last repeat it.
     #[inline(always)]
-    fn ask<U: Unpack>(&self, rows: [usize; 2], group: usize) {
-        for row in rows.into_iter().take(V::ROWS) {
-            let at = row * self.panel.row_bytes + group * U::BYTES + AHEAD;
-            ask(self.panel.first.wrapping_add(at), U::BYTES, Level::First);
-        }
-    }
-
-    /// A group of a row, and of another where vectors hold two; rows behind the last repeat it. What the last group has
-    /// beyond the row has scale 0.
-    ///
-    /// # Safety
-    /// The vector's features; there is such a group, the panel is readable, and the second row is not before the first.
-    #[inline(always)]
-    pub(super) unsafe fn unpack<U: Unpack>(&mut self, [row, other]: [usize; 2], group: usize) -> Unpacked<V> {
+    pub(super) fn rows(&self, [row, other]: [usize; 2]) -> Rows {
         let Panel { first, row_bytes, rows, .. } = *self.panel;
         let row = row.min(rows - 1);
         let last = if V::ROWS == 2 { other.min(rows - 1) } else { row };
+        let next = ((last - row) * row_bytes) as isize;
+        let first = Packed { first: first.wrapping_add(row * row_bytes), next };
+        Rows { first, bytes: row_bytes, behind: (rows - last) * row_bytes }
+    }
+
+    /// A group of some rows. What the last group has beyond its row has scale 0.
+    ///
+    /// # Safety
+    /// The vector's features; there is such a group, and the panel is readable.
+    #[inline(always)]
+    pub(super) unsafe fn unpack<U: Unpack>(&mut self, rows: Rows, group: usize) -> Unpacked<V> {
         let start = group * U::BYTES;
-        let mut packed = Packed {
-            first: first.wrapping_add(row * row_bytes + start),
-            next: ((last - row) * row_bytes) as isize,
-        };
-        let ends = start + U::BYTES > row_bytes;
-        // SAFETY: promised by the caller; where a group reaches beyond its row there are others behind it, or it is
+        let end = start + U::BYTES;
+        let mut packed = rows.first.at(start);
+        if end > rows.behind {
+            packed = copied(packed, V::ROWS, rows.bytes - start, &mut self.rest);
+        }
+        // SAFETY: promised by the caller; where a group reaches beyond its row there are others behind it, or it was
         // copied up to the row's end.
         unsafe {
-            if ends && start + U::BYTES > (rows - last) * row_bytes {
-                for i in 0..V::ROWS {
-                    let to = self.rest[i].as_mut_ptr();
-                    std::ptr::copy_nonoverlapping(packed.row(i), to, row_bytes - start);
-                }
-                packed = Packed { first: self.rest.as_ptr().cast(), next: GROUP_BYTES as isize };
-            }
             let mut w = U::unpack::<V>(packed);
-            if ends {
+            if end > rows.bytes {
                 for half in 0..2 {
                     w.scales[half] = V::keep(w.scales[half], self.last);
                     w.mins[half] = V::keep(w.mins[half], self.last);
@@ -275,6 +298,15 @@ impl Together {
     fn rows<V: Vector>(self, row: usize, vector: usize) -> [usize; 2] {
         [row + vector * V::ROWS * self.part, row + (vector * V::ROWS + 1) * self.part]
     }
+
+    /// Asks for the beginning of every stream of so many vectors, which nothing has asked for.
+    #[inline(always)]
+    fn begin<V: Vector>(self, weights: &Groups<V>, vectors: usize) {
+        for vector in 0..vectors {
+            let rows = weights.rows(self.rows::<V>(0, vector));
+            rows.ask::<V>(0, AHEAD.min(self.part * rows.bytes));
+        }
+    }
 }
 
 /// One column: weights go from the packed row to the product in registers.
@@ -286,13 +318,15 @@ unsafe fn matvec<D: Dot, U: Unpack>(panel: &Panel, column: *const Group, out: &m
     unsafe {
         let mut weights = Groups::<D::V>::of(panel);
         let loud = has_loud(column, groups);
+        together.begin::<D::V>(&weights, 1);
         for row in 0..together.part {
             let rows = together.rows::<D::V>(row, 0);
             let mut acc = [D::V::zero()];
             let mut second = [D::V::zero()];
+            let packed = weights.rows(rows);
             for group in 0..groups {
-                weights.ask::<U>(rows, group);
-                let mut w = [weights.unpack::<U>(rows, group)];
+                packed.ask::<D::V>(group * U::BYTES + AHEAD, U::BYTES);
+                let mut w = [weights.unpack::<U>(packed, group)];
                 w[0].quants = stored::<D, U>(w[0].quants);
                 let x = column.add(group);
                 add_group::<D, U, 1>(&mut acc, &w, &*x);
@@ -381,15 +415,16 @@ unsafe fn few<D: Dot, U: Unpack, const T: usize>(panel: &Panel, columns: &[*cons
         for (loud, column) in loud.iter_mut().zip(columns) {
             *loud = has_loud(column.cast(), groups);
         }
+        together.begin::<D::V>(&weights, T);
         for row in 0..together.part {
             let mut sums = [[D::V::zero(); T]; FEW];
             let mut seconds = [[D::V::zero(); T]; FEW];
+            let packed: [Rows; T] = each!(|t: T| weights.rows(together.rows::<D::V>(row, t)));
             for group in 0..groups {
                 let mut w = std::mem::MaybeUninit::<[Unpacked<D::V>; T]>::uninit();
                 for t in 0..T {
-                    let rows = together.rows::<D::V>(row, t);
-                    weights.ask::<U>(rows, group);
-                    let mut unpacked = weights.unpack::<U>(rows, group);
+                    packed[t].ask::<D::V>(group * U::BYTES + AHEAD, U::BYTES);
+                    let mut unpacked = weights.unpack::<U>(packed[t], group);
                     unpacked.quants = stored::<D, U>(unpacked.quants);
                     w.as_mut_ptr().cast::<Unpacked<D::V>>().add(t).write(unpacked);
                 }

@@ -1,5 +1,7 @@
 //! The vocabulary in which block types are unpacked, once for every instruction set.
 
+use super::each;
+
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "x86_64")]
@@ -58,6 +60,12 @@ pub(super) trait Vector: 'static {
     unsafe fn gather_words(from: Packed, stride: usize) -> Self::Bits;
     /// As [`gather_words`](Self::gather_words), numbers in half precision.
     unsafe fn gather_f16(from: Packed, stride: usize) -> Self::Floats;
+    /// A number in half precision, and the word behind it, of each of eight blocks `stride` bytes apart, in the same order.
+    #[inline(always)]
+    unsafe fn gather_f16_and_words(from: Packed, stride: usize) -> (Self::Floats, Self::Bits) {
+        // SAFETY: promised by the caller.
+        unsafe { (Self::gather_f16(from, stride), Self::gather_words(from.at(2), stride)) }
+    }
     /// A number in half precision, in every lane.
     unsafe fn f16(from: Packed) -> Self::Floats;
     /// A word, in every lane.
@@ -99,6 +107,19 @@ pub(super) trait Vector: 'static {
     unsafe fn sub8(a: Self::Bits, b: Self::Bits) -> Self::Bits;
     /// All ones where bytes are equal.
     unsafe fn equal8(a: Self::Bits, b: Self::Bits) -> Self::Bits;
+    /// 16 in byte i of the lanes whose word has bit `4 nibble + i`, 0 in the others.
+    #[inline(always)]
+    unsafe fn sixteens(words: Self::Bits, nibble: usize) -> Self::Bits {
+        let byte = (nibble / 2) as i8;
+        // SAFETY: promised by the caller.
+        unsafe {
+            let from: [i8; 16] = each!(|i: 16| byte + (i / 4 * 4) as i8);
+            let mask =
+                Self::splat32(if nibble.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010_u32 as i32 });
+            let bits = Self::and(Self::shuffle(words, Self::table(&from)), mask);
+            Self::and(Self::equal8(bits, mask), Self::splat8(16))
+        }
+    }
     /// Bytes of a half by their index in it.
     unsafe fn shuffle(v: Self::Bits, from: Self::Bits) -> Self::Bits;
     /// Of each half: lanes 0 of a and b, lanes 1 of a and b.

@@ -202,6 +202,73 @@ unsafe fn row_of(v: __m512i, row: usize) -> __m256i {
     unsafe { if row == 0 { _mm512_castsi512_si256(v) } else { _mm512_extracti64x4_epi64::<1>(v) } }
 }
 
+/// Words of 16 bits from eight blocks `STRIDE` bytes apart of each of two rows, `WORDS` of them from a block, in the order
+/// of [`LANE_BLOCKS`], `FIRST` words behind its beginning. A few loads hold all of them, and as many permutations pick them:
+/// loads of single words would be sixteen, each with an insertion. A load holds the first `SPAN` bytes of blocks, so that two
+/// that pick from the same bytes share it.
+struct Picked<const STRIDE: usize, const FIRST: usize, const WORDS: usize, const SPAN: usize>;
+
+impl<const STRIDE: usize, const FIRST: usize, const WORDS: usize, const SPAN: usize>
+    Picked<STRIDE, FIRST, WORDS, SPAN>
+{
+    /// Bytes of a register.
+    const WIDTH: usize = 64;
+    /// Blocks whose words a load holds.
+    const BLOCKS: usize = (Self::WIDTH - SPAN) / STRIDE + 1;
+    /// Loads of a row.
+    const LOADS: usize = 8_usize.div_ceil(Self::BLOCKS);
+    /// For each load of both rows but the first: where words come from, what is there (its number) or the load (32 and the
+    /// number in it). The first two loads are met by the first permutation.
+    const FROM: [[i16; 32]; 8] = {
+        assert!(STRIDE.is_multiple_of(2) && 2 * Self::LOADS <= 8 && 2 * (FIRST + WORDS) <= SPAN);
+        let mut from = [[0; 32]; 8];
+        let mut load = 1;
+        while load < 2 * Self::LOADS {
+            let mut to = 0;
+            while to < 16 * WORDS {
+                let (row, lane) = (to / WORDS / 8, to / WORDS % 8);
+                let block = LANE_BLOCKS[lane];
+                let holder = row * Self::LOADS + block / Self::BLOCKS;
+                let word = (block * STRIDE - Self::begin(holder)) / 2 + FIRST + to % WORDS;
+                from[load][to] = if holder == load {
+                    32 + word as i16
+                } else if load == 1 && holder == 0 {
+                    word as i16
+                } else {
+                    to as i16
+                };
+                to += 1;
+            }
+            load += 1;
+        }
+        from
+    };
+
+    /// Where a load of both rows begins in its row: the last ends with the last block's span, so that none reads behind.
+    const fn begin(load: usize) -> usize {
+        let (begin, last) = (load % Self::LOADS * Self::BLOCKS * STRIDE, 7 * STRIDE + SPAN - Self::WIDTH);
+        if begin < last { begin } else { last }
+    }
+
+    /// # Safety
+    /// AVX-512 BW is enabled where this is inlined; the words, and what lies between them, are readable.
+    #[inline(always)]
+    unsafe fn of(from: Packed) -> __m512i {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let mut words = _mm512_loadu_si512(from.row(0).cast());
+            let mut load = 1;
+            while load < 2 * Self::LOADS {
+                let next = _mm512_loadu_si512(from.at(Self::begin(load)).row(load / Self::LOADS).cast());
+                let picked = _mm512_loadu_si512(Self::FROM[load].as_ptr().cast());
+                words = _mm512_permutex2var_epi16(words, picked, next);
+                load += 1;
+            }
+            words
+        }
+    }
+}
+
 impl Vector for TwoRows {
     const ROWS: usize = 2;
     type Bits = __m512i;
@@ -217,14 +284,18 @@ impl Vector for TwoRows {
             both_short(_mm_loadu_si128(low.row(0).cast()), _mm_loadu_si128(high.row(0).cast())),
             both_short(_mm_loadu_si128(low.row(1).cast()), _mm_loadu_si128(high.row(1).cast())),
         );
-        gather_words(from: Packed, stride: usize) -> Bits = both(
-            words_of(from.row(0), stride),
-            words_of(from.row(1), stride),
-        );
-        gather_f16(from: Packed, stride: usize) -> Floats = _mm512_cvtph_ps(both_short(
-            halves_of(from.row(0), stride),
-            halves_of(from.row(1), stride),
-        ));
+        gather_words(from: Packed, stride: usize) -> Bits = match stride {
+            20 => Picked::<20, 0, 2, 4>::of(from),
+            22 => Picked::<22, 0, 2, 4>::of(from),
+            24 => Picked::<24, 0, 2, 4>::of(from),
+            _ => both(words_of(from.row(0), stride), words_of(from.row(1), stride)),
+        };
+        gather_f16(from: Packed, stride: usize) -> Floats = _mm512_cvtph_ps(match stride {
+            18 => row_of(Picked::<18, 0, 1, 2>::of(from), 0),
+            22 => row_of(Picked::<22, 0, 1, 2>::of(from), 0),
+            34 => row_of(Picked::<34, 0, 1, 2>::of(from), 0),
+            _ => both_short(halves_of(from.row(0), stride), halves_of(from.row(1), stride)),
+        });
         f16(from: Packed) -> Floats = _mm512_cvtph_ps(both_short(
             _mm_set1_epi16(from.row(0).cast::<i16>().read_unaligned()),
             _mm_set1_epi16(from.row(1).cast::<i16>().read_unaligned()),
@@ -303,6 +374,33 @@ impl Vector for TwoRows {
                 _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(eights[1])),
             ]
         };
+    }
+
+    #[inline(always)]
+    unsafe fn gather_f16_and_words(from: Packed, stride: usize) -> (__m512, __m512i) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match stride {
+                22 => (
+                    _mm512_cvtph_ps(row_of(Picked::<22, 0, 1, 6>::of(from), 0)),
+                    Picked::<22, 1, 2, 6>::of(from),
+                ),
+                _ => (Self::gather_f16(from, stride), Self::gather_words(from.at(2), stride)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sixteens(words: __m512i, nibble: usize) -> __m512i {
+        // SAFETY: promised by the caller.
+        unsafe {
+            // Four bytes for each nibble, whose number is what a permutation looks at.
+            let table: [i32; 16] =
+                each!(|n: 16| ((n & 1 | (n & 2) << 7 | (n & 4) << 14 | (n & 8) << 21) << 4) as i32);
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            let nibble = _mm512_srl_epi32(words, _mm_cvtsi32_si128(4 * nibble as i32));
+            _mm512_permutexvar_epi32(nibble, table)
+        }
     }
 
     #[inline(always)]
