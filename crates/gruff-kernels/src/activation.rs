@@ -21,6 +21,8 @@ pub struct Activation {
 pub(crate) enum Form {
     /// int8 in blocks of 32, as [`crate::matmul`] defines it, in the layout of the CPU kernels.
     Int8Blocks,
+    /// The same, and behind the rows once more in cohorts of rows that stand side by side.
+    Int8Cohorts,
     /// The same rounding, as f32 in rows completed with zeros to whole vectors.
     Rounded,
     /// Not rounded, in such rows.

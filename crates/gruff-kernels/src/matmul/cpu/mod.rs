@@ -47,18 +47,18 @@ impl CpuDevice {
 
     /// The activation in a form, made when it is first asked for.
     fn columns(&self, x: &Activation, form: Form) -> Result<Columns> {
-        let row_bytes = match form {
-            Form::Int8Blocks => int8::row_bytes(x.cols()),
-            _ => float::padded(x.cols()) * size_of::<f32>(),
+        let is_int8 = matches!(form, Form::Int8Blocks | Form::Int8Cohorts);
+        let row_bytes = match is_int8 {
+            true => int8::row_bytes(x.cols()),
+            false => float::padded(x.cols()) * size_of::<f32>(),
         };
         let buffer = x.form(form, |tensor| {
             // Second terms have as much room as the first; what is not written of it takes none.
-            let (second, terms) = match form {
-                Form::Int8Blocks => (x.rows() * int8::groups(x.cols()), 2 * x.rows() * row_bytes),
-                _ => (0, x.rows() * row_bytes),
+            let (second, terms) = match is_int8 {
+                true => (x.rows() * int8::groups(x.cols()), 2 * x.rows() * row_bytes),
+                false => (0, x.rows() * row_bytes),
             };
-            let cohort =
-                int8::cohort(self.isa()).filter(|_| form == Form::Int8Blocks && x.rows() > int8::FEW);
+            let cohort = int8::cohort(self.isa()).filter(|_| form == Form::Int8Cohorts);
             let cohort_bytes = |rows| int8::cohort_bytes(self.isa(), rows, x.cols());
             let bytes = terms
                 + cohort.map_or(0, |together| {
@@ -83,9 +83,9 @@ impl CpuDevice {
                     // SAFETY: the row's bytes in a new buffer, aligned for a cache line, touched by this piece only;
                     // any bytes are groups and floats.
                     unsafe {
-                        match form {
-                            Form::Int8Blocks => int8::quantize(self.isa(), input.row(row), to.cast(), second),
-                            _ => {
+                        match is_int8 {
+                            true => int8::quantize(self.isa(), input.row(row), to.cast(), second),
+                            false => {
                                 let out = std::slice::from_raw_parts_mut(to.cast(), float::padded(x.cols()));
                                 float::complete(input.row(row), form == Form::Rounded, out);
                             }
@@ -94,18 +94,34 @@ impl CpuDevice {
                 }
             });
             if let Some(together) = cohort {
-                self.share(x.rows().div_ceil(together), 2 * together * x.cols(), |cohorts| {
-                    for cohort in cohorts {
-                        let first = cohort * together;
-                        let rows = columns.row(first).cast_mut().cast();
-                        let at = terms + cohort * cohort_bytes(together);
-                        // SAFETY: rows that are written, and a part of the buffer behind all rows; this piece alone
-                        // touches either.
-                        unsafe {
-                            let out = columns.buffer.cpu().pointer().add(at);
-                            let count = together.min(x.rows() - first);
-                            int8::form_cohort(self.isa(), rows, count, x.cols(), out);
+                // A cohort's rows, how many they are, and where it stands.
+                let place = |cohort| {
+                    let first = cohort * together;
+                    let at = terms + cohort * cohort_bytes(together);
+                    let out = columns.buffer.cpu().pointer().wrapping_add(at);
+                    (columns.row(first).cast_mut().cast(), together.min(x.rows() - first), out)
+                };
+                let cohorts = x.rows().div_ceil(together);
+                let parts = int8::cohort_parts(self.isa(), together);
+                let part_rows = together / parts.max(1);
+                self.share(cohorts * parts, 2 * part_rows * x.cols(), |pieces| {
+                    for piece in pieces {
+                        let (rows, count, out): (*mut _, _, _) = place(piece / parts);
+                        if piece % parts < int8::cohort_parts(self.isa(), count) {
+                            // SAFETY: rows that are written, which nobody writes now, and a part of the buffer behind
+                            // all rows, of which this piece alone touches this part.
+                            unsafe {
+                                int8::form_part(self.isa(), rows, count, x.cols(), out, piece % parts);
+                            }
                         }
+                    }
+                });
+                let finishing = if parts > 0 { x.cols() / 8 } else { 2 * x.cols() };
+                self.share(cohorts, together * finishing, |cohorts| {
+                    for cohort in cohorts {
+                        let (rows, count, out) = place(cohort);
+                        // SAFETY: as above; this piece alone touches the cohort and its rows.
+                        unsafe { int8::finish_cohort(self.isa(), rows, count, x.cols(), out) };
                     }
                 });
             }
@@ -114,7 +130,7 @@ impl CpuDevice {
         Ok(Columns { buffer, row_bytes })
     }
 
-    /// The product of one matrix of a stack with rows of x.
+    /// The product of one matrix of a stack with some rows of x.
     pub(crate) fn product(
         &self,
         x: &Activation,
@@ -122,7 +138,31 @@ impl CpuDevice {
         weight: &PackedTensor,
         matrix: usize,
     ) -> Result<Product> {
-        let (kernel, form) = self.kernel(weight.block_type());
+        let (_, form) = self.kernel(weight.block_type());
+        self.product_in(x, form, rows, weight, matrix)
+    }
+
+    /// The product of a matrix with all rows of x.
+    fn whole_product(&self, x: &Activation, weight: &PackedTensor) -> Result<Product> {
+        // Rows in their order are read side by side, where there are enough of them.
+        let form = match self.kernel(weight.block_type()).1 {
+            Form::Int8Blocks if x.rows() > int8::FEW && int8::cohort(self.isa()).is_some() => {
+                Form::Int8Cohorts
+            }
+            form => form,
+        };
+        self.product_in(x, form, 0..x.rows(), weight, 0)
+    }
+
+    fn product_in(
+        &self,
+        x: &Activation,
+        form: Form,
+        rows: impl Iterator<Item = usize>,
+        weight: &PackedTensor,
+        matrix: usize,
+    ) -> Result<Product> {
+        let (kernel, _) = self.kernel(weight.block_type());
         let columns = self.columns(x, form)?;
         let memory = weight.buffer().cpu();
         let first = weight.row_offset(matrix, 0);
@@ -140,8 +180,7 @@ impl CpuDevice {
     }
 
     fn task(&self, x: &Activation, weights: &[&PackedTensor], out: &Tensor, finish: Finish) -> Result<Task> {
-        let products =
-            weights.iter().map(|weight| self.product(x, 0..x.rows(), weight, 0)).collect::<Result<_>>()?;
+        let products = weights.iter().map(|weight| self.whole_product(x, weight)).collect::<Result<_>>()?;
         let out = Output::<f32>::of(out);
         // SAFETY: only the first address of each row is taken.
         let outputs = (0..x.rows()).map(|row| unsafe { out.row(row) }.as_mut_ptr()).collect();

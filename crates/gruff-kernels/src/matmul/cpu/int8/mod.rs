@@ -110,19 +110,49 @@ pub(super) fn cohort_bytes(isa: Isa, count: usize, cols: usize) -> usize {
     0
 }
 
-/// Puts `count` rows, at most as many as a cohort has, side by side.
+/// Parts of a cohort of `count` rows that several threads can form, by [`form_part`], before [`finish_cohort`] does the rest.
+pub(super) fn cohort_parts(isa: Isa, count: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Vnni {
+        return count.div_ceil(simd::fours::FOUR);
+    }
+    let _ = (isa, count);
+    0
+}
+
+/// Forms one of the [`cohort_parts`] of a cohort of `count` rows.
 ///
 /// # Safety
-/// The instruction set has cohorts; `rows` points to as many rows that [`quantize`] wrote, `out` to
+/// As for [`finish_cohort`], but that others may read the rows and form other parts meanwhile.
+pub(super) unsafe fn form_part(
+    isa: Isa,
+    rows: *const Group,
+    count: usize,
+    cols: usize,
+    out: *mut u8,
+    part: usize,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Vnni {
+        // SAFETY: promised by the caller; the instruction set includes AVX2.
+        return unsafe { simd::fours::form_four(rows, count, groups(cols), out, part) };
+    }
+    let _ = (isa, rows, count, cols, out, part);
+}
+
+/// Puts `count` rows, at most as many as a cohort has, side by side, what [`form_part`] did apart.
+///
+/// # Safety
+/// The instruction set has cohorts, whose parts are formed; `rows` points to as many rows that [`quantize`] wrote, `out` to
 /// [`cohort_bytes`] behind them in the same buffer, aligned for a [`Group`]; nobody else reads or writes either
 /// meanwhile.
-pub(super) unsafe fn form_cohort(isa: Isa, rows: *mut Group, count: usize, cols: usize, out: *mut u8) {
+pub(super) unsafe fn finish_cohort(isa: Isa, rows: *mut Group, count: usize, cols: usize, out: *mut u8) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: promised by the caller; instruction sets with cohorts include AVX2.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => simd::fours::form(rows, count, groups(cols), out),
+            Isa::Avx512Vnni => simd::fours::finish(rows, count, groups(cols), out),
             _ => simd::cohort::form(rows, count, groups(cols), out.cast()),
         }
     }

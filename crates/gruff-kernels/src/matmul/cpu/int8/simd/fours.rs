@@ -13,7 +13,7 @@ use super::transpose::numbers;
 pub(in super::super) const COHORT: usize = 64;
 
 /// Columns that stand side by side.
-pub(super) const FOUR: usize = 4;
+pub(in super::super) const FOUR: usize = 4;
 
 /// Weights that kernels multiply without their sign are `1 << EXCESS` too large.
 pub(super) const EXCESS: u32 = 7;
@@ -76,32 +76,49 @@ pub(in super::super) const fn bytes(count: usize, groups: usize) -> usize {
     size_of::<Cohort>() + 2 * BLOCKS * count.div_ceil(FOUR) * groups * size_of::<FourBlocks>()
 }
 
-/// Makes a cohort of at most [`COHORT`] rows, whose first groups point to it afterwards.
+/// Writes the first terms of one four of the columns of a cohort of at most [`COHORT`] rows.
 ///
 /// # Safety
-/// AVX2; `rows` is followed by `count * groups` groups, `second` further by their second terms; `out` has room for
-/// [`bytes`]; nobody else touches any of them meanwhile.
+/// AVX2; `rows` is followed by `count * groups` groups; `out` has room for [`bytes`]; nobody else touches this four there, nor
+/// writes the rows, meanwhile.
 #[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn form(rows: *mut Group, count: usize, groups: usize, out: *mut u8) {
+pub(in super::super) unsafe fn form_four(
+    rows: *const Group,
+    count: usize,
+    groups: usize,
+    out: *mut u8,
+    four: usize,
+) {
+    let fours = count.div_ceil(FOUR);
+    // SAFETY: promised by the caller.
+    unsafe {
+        let firsts = out.add(size_of::<Cohort>()).cast::<FourBlocks>();
+        for g in 0..groups {
+            // The last row stands in the place of those that are missing, too.
+            let x: [*const Group; FOUR] =
+                each!(|c: 4| rows.add((FOUR * four + c).min(count - 1) * groups + g));
+            write_four(&x, each!(|lane: 8| firsts.add((lane * fours + four) * groups + g)));
+        }
+    }
+}
+
+/// Completes a cohort whose fours are written: its beginning and its second terms. The rows' first groups point to it
+/// afterwards.
+///
+/// # Safety
+/// `rows` is followed by `count * groups` groups, `second` further by their second terms; `out` has room for [`bytes`]; nobody
+/// else touches any of them meanwhile.
+pub(in super::super) unsafe fn finish(rows: *mut Group, count: usize, groups: usize, out: *mut u8) {
     let out = out.cast::<Cohort>();
     // SAFETY: promised by the caller.
     unsafe {
-        let fours = count.div_ceil(FOUR);
-        let (fours_of, groups_of) = (fours as u32, groups as u32);
+        let (fours, groups_of) = (count.div_ceil(FOUR) as u32, groups as u32);
         let seconds = [0; BLOCKS + 1];
-        out.write(Cohort { fours: fours_of, groups: groups_of, seconds, loud: 0, loud_in: [0; BLOCKS] });
+        out.write(Cohort { fours, groups: groups_of, seconds, loud: 0, loud_in: [0; BLOCKS] });
         for place in 0..count {
             let row = rows.add(place * groups);
             (*row).cohort = (out.byte_offset_from(row) as usize / size_of::<Line>()) as u32;
             (*row).place = place as u32;
-        }
-        for four in 0..fours {
-            for g in 0..groups {
-                // The last row stands in the place of those that are missing, too.
-                let x: [*const Group; FOUR] =
-                    each!(|c: 4| rows.add((FOUR * four + c).min(count - 1) * groups + g).cast_const());
-                write_four(&x, each!(|lane: 8| (*out).firsts(lane, four).add(g).cast_mut()));
-            }
         }
         write_seconds(rows, count, groups, out);
     }
@@ -156,7 +173,7 @@ fn shifted(offsets: &[i32; 8]) -> [i32; 8] {
 /// By lane, the columns whose block of a group is loud, a bit each.
 ///
 /// # Safety
-/// As for [`form`].
+/// As for [`finish`].
 #[inline(always)]
 unsafe fn loud_columns(rows: *const Group, count: usize, groups: usize, g: usize) -> [u64; BLOCKS] {
     let mut columns = [0; BLOCKS];
@@ -173,7 +190,7 @@ unsafe fn loud_columns(rows: *const Group, count: usize, groups: usize, g: usize
 /// Writes the second terms of all rows, four by four within a group of a lane.
 ///
 /// # Safety
-/// As for [`form`].
+/// As for [`finish`].
 unsafe fn write_seconds(rows: *const Group, count: usize, groups: usize, out: *mut Cohort) {
     // SAFETY: promised by the caller; there are at most as many second terms as first ones.
     unsafe {

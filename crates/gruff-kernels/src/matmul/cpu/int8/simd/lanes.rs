@@ -7,7 +7,6 @@
 //! scales, 8 (16) sums scaled and added, and as many minima.
 
 use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
 
 use super::super::super::kernel::Panel;
 use super::super::{BLOCKS, GROUP, LANE_BLOCKS};
@@ -96,7 +95,7 @@ const fn is_shifted<F: Form>() -> bool {
 #[inline(always)]
 unsafe fn product<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
     let groups = panel.cols.div_ceil(GROUP);
-    let (_, memory) = scratch.split::<(), Block>(groups * BLOCKS);
+    let (sums, memory) = scratch.split::<Memory, Block>(groups * BLOCKS);
     let cohorts = columns.len().div_ceil(COHORT);
     let mut row = 0;
     while row < panel.rows {
@@ -113,7 +112,7 @@ unsafe fn product<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f3
                 let Some(cohort) = made(columns, groups) else { unreachable!("all cohorts were found") };
                 let out = out.as_mut_ptr().add(i * COHORT * panel.rows + first);
                 let part = Part { count: columns.len(), asked: [i * BLOCKS, cohorts * BLOCKS] };
-                multiply::<U::Form>(&tile, &*cohort.cast(), part, out, panel.rows);
+                multiply::<U::Form>(&tile, &*cohort.cast(), part, sums, out, panel.rows);
             }
         }
         row = first + rows;
@@ -150,11 +149,16 @@ struct Memory {
 /// Multiplies a tile with a cohort; `out` holds `tile.rows` values a column, `stride` apart.
 ///
 /// # Safety
-/// The instruction set; a whole tile; a cohort of rows of its length.
+/// The instruction set; a whole tile; a cohort of rows of its length; memory that nobody else touches.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn multiply<F: Form>(tile: &Tile, cohort: &Cohort, part: Part, out: *mut f32, stride: usize) {
-    let mut memory = MaybeUninit::<Memory>::uninit();
-    let memory = memory.as_mut_ptr();
+unsafe fn multiply<F: Form>(
+    tile: &Tile,
+    cohort: &Cohort,
+    part: Part,
+    memory: *mut Memory,
+    out: *mut f32,
+    stride: usize,
+) {
     let fours = part.count.div_ceil(FOUR);
     let groups = tile.blocks.div_ceil(BLOCKS);
     // SAFETY: promised by the caller; of the memory nothing is read that was not written.

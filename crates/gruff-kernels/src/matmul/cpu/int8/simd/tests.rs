@@ -10,7 +10,9 @@ use super::*;
 use crate::Isa;
 use crate::conformance::Values;
 use crate::cpu::scratch;
-use crate::matmul::cpu::int8::{self, Group, cohort_bytes, form_cohort, groups, kernel, quantize};
+use crate::matmul::cpu::int8::{
+    self, Group, cohort_bytes, cohort_parts, finish_cohort, form_part, groups, kernel, quantize,
+};
 use crate::matmul::cpu::kernel::Panel;
 
 /// The features that the entry point enables.
@@ -72,7 +74,11 @@ impl Columns {
             let out = columns.row(0).wrapping_add(terms + first / together * whole).cast_mut();
             let count = together.min(rows - first);
             // SAFETY: as above.
-            unsafe { form_cohort(isa, columns.row(first).cast_mut().cast(), count, cols, out) };
+            unsafe {
+                let rows = columns.row(first).cast_mut().cast();
+                (0..cohort_parts(isa, count)).for_each(|part| form_part(isa, rows, count, cols, out, part));
+                finish_cohort(isa, rows, count, cols, out);
+            }
         }
         columns
     }
