@@ -46,10 +46,10 @@ struct Processor {
 }
 
 impl Topology {
-    /// This machine's, under this process's affinity and control group.
+    /// This machine's, under this thread's affinity and the process's control group.
     pub fn here() -> Self {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         Self::read(Path::new(SYSTEM), allowed.and_then(numbers), available)
     }

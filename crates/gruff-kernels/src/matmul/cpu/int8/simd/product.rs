@@ -302,6 +302,9 @@ impl Together {
     /// Asks for the beginning of every stream of so many vectors, which nothing has asked for.
     #[inline(always)]
     fn begin<V: Vector>(self, weights: &Groups<V>, vectors: usize) {
+        if self.part == 0 {
+            return;
+        }
         for vector in 0..vectors {
             let rows = weights.rows(self.rows::<V>(0, vector));
             rows.ask::<V>(0, AHEAD.min(self.part * rows.bytes));
