@@ -3,7 +3,8 @@
 use super::{Case, Output, Tolerance, Values};
 use crate::matmul::{Glu, linear};
 use crate::norm::{
-    add_rms_norm, add_rms_norm_activation, gated_rms_norm, l2_norm, rms_norm, rms_norm_activation,
+    add_rms_norm, add_rms_norm_activation, gated_rms_norm, gated_rms_norm_activation, l2_norm, rms_norm,
+    rms_norm_activation,
 };
 use crate::{Activation, DType, Device, PackedTensor, Result, Tensor, elementwise};
 use gruff_blocks::{BlockType, synthetic};
@@ -103,8 +104,10 @@ fn for_products(tokens: usize, width: usize) -> Case {
             let stream = device.tensor_f32(&x, &[tokens, width])?;
             let delta = values.tensor(device, &[tokens, width], 1.0)?;
             let h = device.zeros(DType::F32, &[tokens, width])?;
-            let outs =
-                [device.zeros(DType::F32, &[tokens, ROWS])?, device.zeros(DType::F32, &[tokens, ROWS])?];
+            let heads = width / 64;
+            let head_weight = weight.narrow(0, 0, 64)?;
+            let outs = [(), (), ()].map(|()| device.zeros(DType::F32, &[tokens, ROWS]));
+            let outs = outs.into_iter().collect::<Result<Vec<_>>>()?;
             let each = if matches!(way, Way::OneByOne) { 1 } else { tokens };
             for first in (0..tokens).step_by(each) {
                 let part = |tensor: &Tensor| tensor.narrow(0, first, each);
@@ -115,18 +118,27 @@ fn for_products(tokens: usize, width: usize) -> Case {
                             rms_norm(&stream, &weight, EPS, &h)?;
                             Activation::new(&h)?
                         }
+                        (Way::Apart, 2) => {
+                            let (x, gate) = (stream.split_last(heads)?, delta.split_last(heads)?);
+                            gated_rms_norm(&x, &head_weight, &gate, EPS, &h.split_last(heads)?)?;
+                            Activation::new(&h)?
+                        }
                         (Way::Apart, _) => {
                             add_rms_norm(&stream, &delta, &weight, EPS, &h)?;
                             Activation::new(&h)?
                         }
                         (_, 0) => rms_norm_activation(&stream, &weight, EPS, &h)?,
+                        (_, 2) => {
+                            let (x, gate) = (stream.split_last(heads)?, delta.split_last(heads)?);
+                            gated_rms_norm_activation(&x, &head_weight, &gate, EPS, &h)?
+                        }
                         _ => add_rms_norm_activation(&stream, &delta, &weight, EPS, &h)?,
                     };
                     linear(&activation, &matrix, None, &part(out)?)?;
                 }
             }
-            let [first, second] = &outs;
-            Ok(vec![Output::of("norm", first)?, Output::of("addition, norm", second)?])
+            let names = ["norm", "addition, norm", "gated norm"];
+            names.into_iter().zip(&outs).map(|(name, out)| Output::of(name, out)).collect()
         }
     };
     // The reference does not round activations.

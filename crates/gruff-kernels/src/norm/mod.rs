@@ -47,6 +47,17 @@ pub(crate) trait NormOps {
         eps: f32,
         out: &Tensor,
     ) -> Result<()>;
+    fn gated_rms_norm_activation(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        gate: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        self.gated_rms_norm(x, weight, gate, eps, &out.split_last(x.shape()[1])?)?;
+        Activation::new(out)
+    }
     fn l2_norm(&self, x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()>;
 }
 
@@ -119,15 +130,35 @@ pub fn add_rms_norm_activation(
 /// # Errors
 /// [`crate::Error`] when shapes, types or devices do not fit.
 pub fn gated_rms_norm(x: &Tensor, weight: &Tensor, gate: &Tensor, eps: f32, out: &Tensor) -> Result<()> {
-    let check = Check::new("gated_rms_norm", out)?;
-    check_rows(&check, x, out)?;
-    check.tensor("the gate", gate, DType::F32, x.shape())?;
-    check.disjoint("the output", out, gate)?;
-    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
-    check.run(
+    check_gated_rms_norm(x, weight, gate, out)?.run(
         Family::Norm,
         || Work::through([x, weight, gate, out]),
         |backend| backend.gated_rms_norm(x, weight, gate, eps, out),
+    )
+}
+
+/// [`gated_rms_norm`] as [`rms_norm_activation`]: x and gate `[T, H, D]`, out `[T, H * D]`.
+///
+/// # Errors
+/// [`crate::Error`] when shapes, types or devices do not fit.
+pub fn gated_rms_norm_activation(
+    x: &Tensor,
+    weight: &Tensor,
+    gate: &Tensor,
+    eps: f32,
+    out: &Tensor,
+) -> Result<Activation> {
+    let check = Check::new("gated_rms_norm", out)?;
+    check.rank("the input", x, 3)?;
+    let heads = x.shape()[1];
+    check.that(heads > 0 && out.shape().len() == 2, || {
+        format!("{:?} cannot be the rows of {:?}", out.shape(), x.shape())
+    })?;
+    let by_heads = out.split_last(heads)?;
+    check_gated_rms_norm(x, weight, gate, &by_heads)?.run(
+        Family::Norm,
+        || Work::through([x, weight, gate, out]),
+        |backend| backend.gated_rms_norm_activation(x, weight, gate, eps, out),
     )
 }
 
@@ -146,6 +177,20 @@ fn check_rms_norm<'a>(x: &Tensor, weight: &Tensor, out: &'a Tensor) -> Result<Ch
     check_rows(&check, x, out)?;
     check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
     check.disjoint("the output", out, weight)?;
+    Ok(check)
+}
+
+fn check_gated_rms_norm<'a>(
+    x: &Tensor,
+    weight: &Tensor,
+    gate: &Tensor,
+    out: &'a Tensor,
+) -> Result<Check<'a>> {
+    let check = Check::new("gated_rms_norm", out)?;
+    check_rows(&check, x, out)?;
+    check.tensor("the gate", gate, DType::F32, x.shape())?;
+    check.disjoint("the output", out, gate)?;
+    check.tensor("the weight", weight, DType::F32, &x.shape()[x.shape().len() - 1..])?;
     Ok(check)
 }
 

@@ -115,7 +115,7 @@ impl Attention {
         }
         let out = out.reshape(&[cx.tokens(), heads * value_dim])?;
         cx.output(&self.attn_output, &out)?;
-        Ok(Branch::Linear { name: &self.name, x: out, projection: &self.o_proj })
+        Ok(Branch::Linear { name: &self.name, x: Activation::new(&out)?, projection: &self.o_proj })
     }
     /// Queries `[T, H, Dk]` over the pages of their sequences, into `[T, H, Dv]`.
     fn attend(&self, cx: &Forward, q: &Tensor, cache: &KvLayer, out: &Tensor) -> Result<()> {

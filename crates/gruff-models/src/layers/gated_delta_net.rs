@@ -152,10 +152,17 @@ impl GatedDeltaNet {
         }
 
         let z = z.split_last(num_v_heads)?;
-        norm::gated_rms_norm(&out, self.norm.weight(cx), &z, self.norm.eps(), &out)?;
-        cx.output(self.norm.name(), &out)?;
-        Ok(Branch::Linear { name: &self.name, x: result, projection: &self.out_proj })
+        let (weight, eps) = (self.norm.weight(cx), self.norm.eps());
+        let x = if cx.observes(self.norm.name()) {
+            norm::gated_rms_norm(&out, weight, &z, eps, &out)?;
+            cx.output(self.norm.name(), &out)?;
+            Activation::new(&result)?
+        } else {
+            norm::gated_rms_norm_activation(&out, weight, &z, eps, &result)?
+        };
+        Ok(Branch::Linear { name: &self.name, x, projection: &self.out_proj })
     }
+
     /// Shows every sequence's recurrent state, as it is behind the step, to its hooks.
     fn show_state(&self, cx: &Forward, layer: &StateLayer) -> Result<()> {
         let shape = layer.shape();

@@ -30,7 +30,7 @@ impl Mlp {
             return Ok(Branch::Value(out));
         }
         let hidden = self.hidden(cx, x)?;
-        Ok(Branch::Linear { name: &self.name, x: hidden, projection: &self.down_proj })
+        Ok(Branch::Linear { name: &self.name, x: Activation::new(&hidden)?, projection: &self.down_proj })
     }
 
     /// `[T, hidden] -> [T, intermediate]`.

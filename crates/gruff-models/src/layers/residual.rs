@@ -10,7 +10,7 @@ pub(crate) enum Branch<'a> {
         /// The block.
         name: &'a str,
         /// The projection's input.
-        x: Tensor,
+        x: Activation,
         /// The projection.
         projection: &'a Linear,
     },
@@ -24,7 +24,7 @@ impl Branch<'_> {
         match self {
             Branch::Value(value) => Ok(value),
             Branch::Linear { name, x, projection } => {
-                let value = projection.forward(cx, &Activation::new(&x)?)?;
+                let value = projection.forward(cx, &x)?;
                 cx.output(name, &value)?;
                 Ok(value)
             }
@@ -51,7 +51,7 @@ impl Residual {
             Branch::Linear { name, x, projection }
                 if !projection.has_bias() && !cx.observes(name) && !cx.intervenes(projection.name()) =>
             {
-                projection.add_to(cx, &Activation::new(&x)?, &self.x)?;
+                projection.add_to(cx, &x, &self.x)?;
             }
             branch => self.pending = Some(branch.value(cx)?),
         }

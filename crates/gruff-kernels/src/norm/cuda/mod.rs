@@ -30,40 +30,61 @@ impl CudaDevice {
 const WARP_WIDTH: usize = 1024;
 
 impl CudaDevice {
-    /// Whether a norm rounds its result for products besides: where a block has a row, and few of them go to the kernel of
-    /// vectors.
+    /// Whether a norm rounds its result for products besides: few rows, which go to the kernel of vectors.
     fn rounds(&self, out: &Tensor) -> bool {
         out.shape().len() == 2
             && (1..=VECTOR_COLUMNS).contains(&out.shape()[0])
-            && width(out) > WARP_WIDTH
             && self.multiplies()
             && Backend::activations(self) == Activations::Int8
     }
 
     /// Completes a launch that begins with a norm's own operands.
-    fn rounded(&self, launch: Launch, out: &Tensor, eps: f32) -> Result<Activation> {
+    fn rounded(&self, launch: Launch, eps: f32, out: &Tensor) -> Result<Activation> {
         let groups = groups(width(out));
         let (buffer, second) = self.turned_buffer(out, groups)?;
         let codes = buffer.cuda().pointer();
-        launch
-            .arg(width(out) as i32)
-            .arg(eps)
-            .arg(groups as i32)
-            .arg(codes)
-            .arg(codes + second as u64)
-            .run()?;
+        launch.arg(eps).arg(groups as i32).arg(codes).arg(codes + second as u64).run()?;
         Activation::with_form(out, Form::Turned, buffer)
     }
 }
 
 impl NormOps for CudaDevice {
+    fn gated_rms_norm_activation(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        gate: &Tensor,
+        eps: f32,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        let heads = x.shape()[1];
+        if width(x) > WARP_WIDTH || !self.rounds(out) {
+            self.gated_rms_norm(x, weight, gate, eps, &out.split_last(heads)?)?;
+            return Activation::new(out);
+        }
+        let launch = self
+            .launch(&SOURCE, &[("THREADS", 32)], "gated_rms_norm_rounded")?
+            .grid([out.shape()[0], 1, 1])
+            .block(quantize_threads(groups(width(out))))
+            .arg(x)
+            .arg(rows(x))
+            .arg(weight)
+            .arg(gate)
+            .arg(rows(gate))
+            .arg(out)
+            .arg(out.strides()[0])
+            .arg(heads as i32)
+            .arg(width(x) as i32);
+        self.rounded(launch, eps, out)
+    }
+
     fn rms_norm_activation(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
-        if !self.rounds(out) {
+        if width(out) <= WARP_WIDTH || !self.rounds(out) {
             self.rms_norm(x, weight, eps, out)?;
             return Activation::new(out);
         }
         let launch = self.norm("rms_norm_rounded", x)?.arg(x).arg(rows(x)).arg(weight);
-        self.rounded(launch.arg(out).arg(rows(out)), out, eps)
+        self.rounded(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
     }
 
     fn add_rms_norm_activation(
@@ -74,13 +95,13 @@ impl NormOps for CudaDevice {
         eps: f32,
         out: &Tensor,
     ) -> Result<Activation> {
-        if !self.rounds(out) {
+        if width(out) <= WARP_WIDTH || !self.rounds(out) {
             self.add_rms_norm(residual, delta, weight, eps, out)?;
             return Activation::new(out);
         }
         let launch = self.norm("add_rms_norm_rounded", residual)?.arg(residual).arg(rows(residual));
         let launch = launch.arg(delta).arg(rows(delta)).arg(weight);
-        self.rounded(launch.arg(out).arg(rows(out)), out, eps)
+        self.rounded(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
     }
 
     fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()> {

@@ -100,6 +100,28 @@ extern "C" __global__ void gated_rms_norm(
     for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor * weight[i] * silu(gate[i]);
 }
 
+#if THREADS == 32
+// The same for all heads of a token, whose results `[T, heads * width]` are one row, rounded besides: a block a token, a warp
+// a head. As many threads as `quantize_row` wants.
+extern "C" __global__ void gated_rms_norm_rounded(
+    const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, i64 out_token, int heads,
+    int width, float eps, int groups, u32 *codes, u32 *second
+) {
+    __shared__ float scratch[32];
+    const int token = blockIdx.x, lane = threadIdx.x % 32;
+    out += token * out_token;
+    for (int head = threadIdx.x / 32; head < heads; head += blockDim.x / 32) {
+        const float *from = x + row_offset(x_rows, (i64)token * heads + head);
+        const float *by = gate + row_offset(gate_rows, (i64)token * heads + head);
+        float *to = out + head * width;
+        float factor = rms_factor(square_sum(from, width, lane), width, eps);
+        for (int i = lane; i < width; i += 32) to[i] = from[i] * factor * weight[i] * silu(by[i]);
+    }
+    __syncthreads();
+    quantize_row<true>(out, token, heads * width, groups, codes, second, nullptr, 0, 1, scratch);
+}
+#endif
+
 extern "C" __global__ void l2_norm(
     const float *x, Rows x_rows, float *out, Rows out_rows, i64 rows, int width, float eps, float scale
 ) {
