@@ -19,6 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         [4, 2, 256, 256],
         [6, 2, 30, 44],
         [40, 1, 8, 16],
+        [40, 1, 16, 32],
+        [4, 2, 192, 128],
     ] {
         let whole = heads[2..].iter().all(|dim| dim % 32 == 0);
         for dtype in KvDtype::ALL.into_iter().filter(|dtype| whole || *dtype != KvDtype::Q8_0) {

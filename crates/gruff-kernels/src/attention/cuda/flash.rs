@@ -34,6 +34,9 @@ const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 /// Rows of a sequence up to which small tiles pay.
 const FEW_ROWS: usize = 32;
 
+/// The most bytes of partial results: with more tiles, blocks take them whole.
+const PARTIAL_BYTES: usize = 40 << 20;
+
 /// The tiles that a block computes: groups of 16 rows, warps a group.
 #[derive(Clone, Copy)]
 struct Form {
@@ -56,7 +59,8 @@ impl Form {
         while form.down > 1 && form.shared_bytes(heads) > shared {
             form.down /= 2;
         }
-        form
+        // One group of rows has more warps, with fewer registers each, in the small form.
+        if form.down == 1 { Self::SMALL } else { form }
     }
 
     fn rows(self) -> usize {
@@ -175,19 +179,18 @@ impl CudaDevice {
         }
         let list = plan.as_ref().map_or(0, |plan| plan.pointer());
         let (blocks, processors) = (tiles * heads.kv, self.card().multiprocessors);
-        let splits = if small {
+        let slots = if small { SPANS } else { spans };
+        let partial_bytes = 4 * blocks * slots * rows * (heads.value_dim + 2);
+        let splits = if partial_bytes > PARTIAL_BYTES {
+            1
+        } else if small {
             (4 * processors / blocks).clamp(1, SPANS)
         } else if 4 * blocks <= processors && spans > 1 {
             (2 * processors / blocks).clamp(1, SPANS)
         } else {
             1
         };
-        let slots = match splits {
-            1 => 0,
-            _ if small => SPANS,
-            _ => spans,
-        };
-        let partials = self.temporary(4 * blocks * slots * rows * (heads.value_dim + 2))?;
+        let partials = self.temporary(if splits > 1 { partial_bytes } else { 0 })?;
         let defines = [
             ("DK", heads.key_dim as i64),
             ("DV", heads.value_dim as i64),
