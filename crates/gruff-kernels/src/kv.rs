@@ -7,8 +7,8 @@ use gruff_blocks::BlockType;
 
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// Tokens in a page. Attention works through keys page by page, so this is also the unit of its online
-/// softmax: results depend on a token's index in its sequence, never on how it was batched.
+/// Tokens in a page. Keys are worked through by whole pages, counted from the sequence's first token: results
+/// depend on a token's index in its sequence, never on how it was batched.
 pub const PAGE_LEN: usize = 32;
 
 /// How keys and values are kept.

@@ -8,9 +8,10 @@
 //! type when they are written, and read from there, also within the step that wrote them; to q8_0 as
 //! [`gruff_blocks::BlockType::pack`] rounds, and from there as `unpack` widens: `scale * quant` in f32.
 //!
-//! A token's result depends on its sequence only: pages are worked through in order, [`crate::PAGE_LEN`] keys
-//! at a time, whether one query or a thousand came along. Tolerance against f64 on the same rounded keys and
-//! values: NMSE below 1e-10.
+//! A token's result depends on its sequence only: what its keys and values are added up in, and in which order,
+//! follows from its index, whether one query or a thousand came along. This holds for keys and values that are
+//! finite where they are read (f16 ends at 65504): on cards a token may multiply what it does not see by zero.
+//! Tolerance against f64 on the same rounded keys and values: NMSE below 1e-10.
 
 mod cpu;
 pub(crate) mod cuda;

@@ -18,8 +18,9 @@
 //! ```
 //!
 //! Chunks lie on the grid of the sequence's positions, so a token's bits do not depend on how the sequence
-//! was split into steps ([`crate::StateLayer`]). Value head h reads key head `h mod Hk`, GGUF's tiled order.
-//! Tolerance against the f64 recurrence: NMSE below 1e-9.
+//! was split into steps ([`crate::StateLayer`]). This holds for finite operands: on cards those of later tokens
+//! of the chunk may be multiplied by zero. Value head h reads key head `h mod Hk`, GGUF's tiled order. Tolerance
+//! against the f64 recurrence: NMSE below 1e-9.
 
 mod cpu;
 pub(crate) mod cuda;

@@ -156,9 +156,9 @@ static __device__ __forceinline__ void split(float first, float second, u32 &hig
     low = ptx::floats_to_half2(__fadd_rn(first, -rounded.x), __fadd_rn(second, -rounded.y));
 }
 
-// The positions of a tile have one span shift. `splits` blocks share a tile's
-// spans; from two spans on they leave each span's sums in `partials` `[tile][kv head][slots][slot_rows][DV]`, with base and
-// sum of weights of each row behind all of them.
+// The positions of a tile have one span shift. `splits` blocks share a tile's spans; from two spans on they leave each
+// span's sums in `partials` `[tile][kv head][slots][slot_rows][DV]`, with base and sum of weights of each row behind all of
+// them.
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const float *queries, i64 query_token, i64 query_head, const u8 *key_pool, const u8 *value_pool, float *out,
     i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,

@@ -74,9 +74,9 @@ static __device__ __forceinline__ void put_update(u8 *terms, float *updates, int
     *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
 }
 
-// Block x is an entry of the list (its first word is the sequence), or the sequence where there is no list; y the value head, z the columns. `keep` when no row of a
-// ring is needed after its place was taken in the same step; else `keep_rows` follows, which reads the decay sums from
-// `sums` `[T, Hv]`.
+// Block x is an entry of the list (its first word is the sequence), or the sequence where there is no list; y the value
+// head, z the columns. `keep` when no row of a ring is needed after its place was taken in the same step; else `keep_rows`
+// follows, which reads the decay sums from `sums` `[T, Hv]`.
 extern "C" __global__ void __launch_bounds__(THREADS) token(
     const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
     const float *values, i64 value_token, i64 value_head, const float *decay, i64 decay_token, const float *beta,
@@ -250,8 +250,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
     }
 }
 
-// Keys and decay sums of each sequence's last tokens into their rings: block x is an entry of the list, as above, and how far from
-// the end, y a value head.
+// Keys and decay sums of each sequence's last tokens into their rings: block x is an entry of the list, as above, and how
+// far from the end, y a value head.
 extern "C" __global__ void keep_rows(
     const float *keys, i64 key_token, i64 key_head, float *key_rows, const float *sums, float *decay_rows,
     const int *sequences, const int2 *list, int key_heads, int value_heads, int rows

@@ -2,8 +2,7 @@
 //!
 //! A row of either is a sequence of [`Group`]s of 256 values: eight blocks, interleaved so that one vector
 //! register holds four values of each. A row whose blocks do not fill the last group is completed with blocks of
-//! scale 0. Behind the groups of all rows lie as many others: the second terms of
-//! those that have loud blocks.
+//! scale 0. Behind the groups of all rows lie as many others: the second terms of those that have loud blocks.
 
 mod portable;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
