@@ -16,18 +16,21 @@ tools/emulator/build.sh "$emulator"
 tools/emulator/test/run.sh "$emulator"
 export LD_LIBRARY_PATH=$emulator GRUFF_NVRTC=$emulator/libnvrtc.so.13 GRUFF_KERNEL_CACHE=$emulator/kernels
 
-# One line an order, a compute capability and an operation; the longest first. 8.6 has little shared memory, 7.5 multiplies on
-# the host.
+# One line an order, a compute capability and an operation; the longest first. 8.6 has little shared memory, 8.0 less than 9.0:
+# attention and the delta rule take other forms there. 7.5 multiplies on the host. `norm` has those that round for products too.
 cases() {
     local operation
-    printf 'forward;86;%s\n' delta 'linear Q4_K'
+    for operation in attention delta; do
+        printf '%s;%s\n' "forward;90" "$operation" "backward;86" "$operation" "random:1;80" "$operation" "random:2;90" "$operation"
+    done
+    printf 'forward;86;%s\n' 'linear Q4_K'
     printf 'forward;75;%s\n' 'linear Q4_0' norm
-    for operation in attention delta embed 'experts Q4_K' 'linear Q4_K' sampl 'linear fused' 'experts Q8_0' \
+    for operation in embed 'experts Q4_K' 'linear Q4_K' sampl 'linear fused' 'experts Q8_0' \
         'linear '{Q6_K,Q5_K,Q3_K,Q2_K,Q8_0,Q4_0,Q5_1,IQ4_XS,IQ3_S,IQ2_XXS,IQ1_M,TQ1_0,MXFP4,NVFP4,F32,F16,BF16} \
         norm rope add glu sigmoid softcap scale copy gather route conv; do
         printf 'forward;90;%s\n' "$operation"
     done
-    for operation in attention delta 'experts Q4_K' 'linear Q4_K' sampl 'linear Q6_K' norm route; do
+    for operation in 'experts Q4_K' 'linear Q4_K' sampl 'linear Q6_K' norm route; do
         printf '%s;90;%s\n' backward "$operation" random:1 "$operation" random:2 "$operation"
     done
 }
