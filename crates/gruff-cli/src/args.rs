@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use gruff::floors::kernels::Without;
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub, KvDtype,
     LoadOptions, Pretrained, cuda_ordinal,
@@ -149,6 +150,14 @@ pub(crate) struct DeviceArgs {
     /// Memory that may be used, such as 4G [default: what the system has available]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
+    /// Leave parts out, to see what they contribute (`gruff bench --help` names them)
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parse_without)]
+    without: Vec<Without>,
+}
+
+/// Reads the name of a part that can be left out.
+pub(crate) fn parse_without(text: &str) -> Result<Without, String> {
+    text.parse().map_err(|error: gruff::floors::kernels::Error| error.to_string())
 }
 
 impl DeviceArgs {
@@ -160,6 +169,7 @@ impl DeviceArgs {
             dtype: self.dtype.into(),
             kv_dtype: self.kv_dtype,
             memory: self.memory,
+            without: self.without.clone(),
             ..source.options()
         }
     }

@@ -174,6 +174,7 @@ impl Engine {
             self.slots.give_back(member.slot.take());
             (member.past, member.head) = (0, 0);
             member.drafts.clear();
+            member.late = None;
             member.rows.clear();
             member.states = member.states.as_ref().map(|_| TokenStates::default());
         }

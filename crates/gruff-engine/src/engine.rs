@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
-use gruff_models::{CacheOptions, Caches, Model};
+use gruff_models::{CacheOptions, Caches, Model, Steps};
 
 use crate::check::Checker;
 use crate::disk::{DiskCache, Saving};
 use crate::error::refuse;
 use crate::job::Job;
 use crate::keep::Keeper;
+use crate::late::{Late, Step};
 use crate::pages::Pool;
 use crate::plan::MemoryPlan;
 use crate::prefix::PrefixCache;
@@ -25,6 +27,9 @@ use crate::{EngineOptions, EngineStats, Event, FinishReason, Request, RequestId,
 ///
 /// A request's tokens depend on the request alone: the batch it shares a step with, the chunks its prompt was
 /// cut into and what a cache held of it change nothing (bit for bit on the CPU).
+///
+/// On a device that runs behind its callers a step begins before the tokens of the one before are read
+/// ([`EngineOptions::late_ids`]): their events come a step later.
 pub struct Engine {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) options: EngineOptions,
@@ -51,6 +56,25 @@ pub struct Engine {
     pub(crate) preemptions: u64,
     /// Sequences in the last step.
     pub(crate) in_step: usize,
+    /// Whether steps may begin before the tokens of the one before are read.
+    pub(crate) late_ids: bool,
+    /// Tokens that the last step chose and nobody has read yet.
+    pub(crate) late: Option<Late>,
+}
+
+/// Gets kernels ready, where they are to be compiled.
+fn prepare(model: &dyn Model, options: &EngineOptions) -> Result<()> {
+    let (sequences, tokens) = (options.max_sequences, options.step_tokens.max(options.max_sequences));
+    let started = Instant::now();
+    let compiled = gruff_models::prepare(model, &Steps { kv_dtype: options.kv_dtype, sequences, tokens })?;
+    if compiled > 0 {
+        tracing::info!(
+            "{compiled} kernels compiled for {} in {:.1?}",
+            model.device().name(),
+            started.elapsed()
+        );
+    }
+    Ok(())
 }
 
 impl Engine {
@@ -70,6 +94,7 @@ impl Engine {
             );
         }
         let memory = MemoryPlan::new(&*model, &options)?;
+        prepare(&*model, &options)?;
         let caches = model.new_caches(&CacheOptions {
             kv_dtype: options.kv_dtype,
             pages: memory.pages(),
@@ -95,6 +120,8 @@ impl Engine {
             turn: 0,
             preemptions: 0,
             in_step: 0,
+            late_ids: options.late_ids.unwrap_or(model.device().runs_behind()),
+            late: None,
             model,
             options,
             memory,
@@ -212,16 +239,23 @@ impl Engine {
         let mut events = Vec::new();
         self.turn = self.turn.wrapping_add(1);
         self.admit()?;
+        let late = self.may_be_late();
+        if !late {
+            self.arrive(&mut events);
+        }
         self.draft(&mut events);
         let mut shares = plan(&self.loads(), self.options.budget(self.model.config().vocab_size), self.turn);
         self.take_turns(&mut shares);
         self.provide_pages(&mut shares, &mut events)?;
         if shares.is_empty() {
+            self.arrive(&mut events);
             return Ok(events);
         }
         self.in_step = shares.len();
-        match self.forward(&shares) {
-            Ok(rows) => self.deliver(&shares, &rows, &mut events)?,
+        let forward = self.forward(&shares);
+        match forward.and_then(|rows| if late { rows.read_later() } else { rows.read().map(Step::Read) }) {
+            Ok(Step::Read(rows)) => self.deliver(&shares, &rows, &mut events)?,
+            Ok(Step::Late(rows)) => self.go_on(&shares, rows, &mut events),
             Err(error) => self.fail(&shares, &error.to_string(), &mut events),
         }
         Ok(events)

@@ -19,8 +19,18 @@ pub(crate) struct Rows {
     pub(crate) ranges: Vec<Range<usize>>,
     /// For each share, the rows that lead to tokens of its prompt which are told of.
     pub(crate) prompts: Vec<Range<usize>>,
-    /// For each row, the token that the device chose, where it chooses by itself.
+    /// For each row, the token that the device chose, where it chooses by itself: `[R]` i32.
+    pub(crate) chosen: Option<Tensor>,
+    /// The same on the host, once it was read.
     pub(crate) ids: Option<Vec<i32>>,
+}
+
+impl Rows {
+    /// Waits for what the device chose.
+    pub(crate) fn read(mut self) -> Result<Self> {
+        self.ids = self.chosen.as_ref().map(Tensor::to_vec_i32).transpose()?;
+        Ok(self)
+    }
 }
 
 impl Engine {
@@ -33,13 +43,19 @@ impl Engine {
         let mut ranges = Vec::with_capacity(shares.len());
         let mut prompts = Vec::with_capacity(shares.len());
         let mut any_fused = false;
+        let mut late = Vec::new();
         for share in shares {
             let job = &self.running[share.job];
             let sequence = &job.members[share.member];
             let (past, known) = (sequence.past, sequence.tokens.len());
-            let end = past + share.tokens;
+            let (end, chosen) = (past + share.tokens, sequence.chosen());
             tokens.extend_from_slice(&sequence.tokens[past..end.min(known)]);
-            tokens.extend_from_slice(&sequence.drafts[..end.saturating_sub(known)]);
+            if let Some(row) = sequence.late {
+                // The device knows it.
+                late.push((tokens.len(), row));
+                tokens.push(0);
+            }
+            tokens.extend_from_slice(&sequence.drafts[..end.saturating_sub(chosen)]);
             sequences.push(StepSequence {
                 len: share.tokens,
                 past,
@@ -53,8 +69,8 @@ impl Engine {
             output_rows.extend(told.map(|place| (start + place - 1 - past) as u32));
             specs.resize(output_rows.len(), SamplingParams::default().spec(&[]));
             let first_row = output_rows.len();
-            if end >= known {
-                let count = end - known + 1;
+            if end >= chosen {
+                let count = end - chosen + 1;
                 output_rows.extend((tokens.len() - count..tokens.len()).map(|row| row as u32));
                 let alone = matches!(job.mode, Mode::Separate { .. }) && job.guidance.is_none();
                 let fused = alone && sequence.is_fused(job.request.outputs);
@@ -62,6 +78,7 @@ impl Engine {
                 for drafts in 0..count {
                     specs.push(match drafts {
                         _ if !fused => SamplingParams::default().spec(&[]),
+                        0 if sequence.late.is_some() => sequence.sampling.tail_spec(chosen),
                         0 => sequence.sampling.spec(&sequence.tokens),
                         _ => sequence
                             .sampling
@@ -71,20 +88,23 @@ impl Engine {
             }
             ranges.push(first_row..output_rows.len());
         }
-        let step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
+        let mut step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
+        if let Some(known) = self.late.as_ref().filter(|_| !late.is_empty()) {
+            step = step.with_late_ids(known.ids(), late)?;
+        }
         let options = self.forward_options(shares);
         let output = self.model.forward_with(&step, &mut self.caches, &options)?;
         if let Some(states) = StepStates::of(&output, step.len())? {
             self.collect(shares, &states)?;
         }
         let logits = output.logits;
-        let mut ids = None;
+        let mut chosen = None;
         if any_fused {
-            let chosen = logits.device().scratch(DType::I32, &[specs.len()])?;
-            sampling::sample(&logits, &specs, &chosen)?;
-            ids = Some(chosen.to_vec_i32()?);
+            let ids = logits.device().scratch(DType::I32, &[specs.len()])?;
+            sampling::sample(&logits, &specs, &ids)?;
+            chosen = Some(ids);
         }
-        Ok(Rows { logits, ranges, prompts, ids })
+        Ok(Rows { logits, ranges, prompts, chosen, ids: None })
     }
 
     /// What the shares' requests, which look at the same, ask of the model.

@@ -11,6 +11,7 @@ mod error;
 mod forward;
 mod job;
 mod keep;
+mod late;
 pub mod logits;
 mod options;
 mod pages;

@@ -56,6 +56,11 @@ pub struct EngineOptions {
     pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Memory that may be used, in bytes; `None` for what the system has available.
     pub memory: Option<u64>,
+    /// Whether a step may begin before the tokens of the one before are read from the device, which go from one to the
+    /// other there; they are told of a step later. Answers are the same. `None` for where it pays: on devices that run
+    /// behind their callers. Requests for which the host has to know a token before the next one (grammars, penalties,
+    /// drafts, beams and the like) are served at once in any case, with those beside them.
+    pub late_ids: Option<bool>,
 }
 
 impl Default for EngineOptions {
@@ -71,6 +76,7 @@ impl Default for EngineOptions {
             prefix_cache: None,
             prefix_cache_folder: None,
             memory: None,
+            late_ids: None,
         }
     }
 }

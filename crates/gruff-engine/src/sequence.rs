@@ -47,6 +47,8 @@ pub(crate) struct Sequence {
     pub(crate) drafter: Option<Box<dyn Drafter>>,
     /// Drafted tokens that the next step verifies.
     pub(crate) drafts: Vec<u32>,
+    /// The row that its next token stands in among the ids that are still on the device, where it was chosen already.
+    pub(crate) late: Option<u32>,
     /// The logits behind the last token and its drafts, while others of the request are waited for.
     pub(crate) rows: Vec<Vec<f32>>,
     /// [`Model::revision`](gruff_models::Model::revision) of the model that computed what it holds.
@@ -93,6 +95,7 @@ impl Sequence {
             criteria,
             drafter: None,
             drafts: Vec::new(),
+            late: None,
             rows: Vec::new(),
             revision: 0,
             states: request.outputs.reads_states().then(TokenStates::default),
@@ -149,6 +152,7 @@ impl Sequence {
             criteria: self.criteria.clone(),
             drafter: None,
             drafts: Vec::new(),
+            late: None,
             rows: Vec::new(),
             revision: self.revision,
             states: self.states.clone(),
@@ -186,14 +190,19 @@ impl Sequence {
         (self.past, self.head, self.kept) = (other.past, other.head, other.kept);
     }
 
+    /// Tokens that were chosen, also those that nobody has read yet.
+    pub(crate) fn chosen(&self) -> usize {
+        self.tokens.len() + usize::from(self.late.is_some())
+    }
+
     /// Tokens not yet through the model.
     pub(crate) fn pending(&self) -> usize {
-        self.tokens.len() - self.past
+        self.chosen() - self.past
     }
 
     /// Whether the next step of it is about the answer alone.
     pub(crate) fn decoding(&self) -> bool {
-        self.pending() == 1 && self.first_token.is_some()
+        self.pending() == 1 && (self.first_token.is_some() || self.late.is_some())
     }
 
     /// The place of the first token of the prompt that is still to be told of; `None` where there is none.

@@ -4,13 +4,18 @@ use crate::Event;
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::scheduler::{Load, Share};
+use crate::sequence::Sequence;
 
 impl Engine {
     /// What all running sequences have to compute.
     pub(crate) fn loads(&self) -> Vec<Load> {
         let members = |(index, job): (usize, &Job)| {
             let load = |(member, sequence)| Load::of(index, member, sequence, self.keeper.room(sequence));
-            job.members.iter().enumerate().map(load).collect::<Vec<_>>()
+            // One whose last token is on its way has nothing to compute any more.
+            let goes_on = |(_, sequence): &(usize, &Sequence)| {
+                sequence.late.is_none() || sequence.chosen() < sequence.max_length()
+            };
+            job.members.iter().enumerate().filter(goes_on).map(load).collect::<Vec<_>>()
         };
         self.running.iter().enumerate().flat_map(members).collect()
     }

@@ -22,7 +22,22 @@ struct Inner {
     /// `None` only while dropping.
     memory: Option<Memory>,
     bytes: usize,
-    recycle: bool,
+    reuse: Reuse,
+}
+
+/// What becomes of memory when its last handle drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It goes back to the device.
+    Owned,
+    /// It is kept for later intermediate results.
+    Scratch,
+    /// It is kept for recordings ([`crate::Recordings`]).
+    Recorded,
+    /// As before; it was the result of one, and others may run now.
+    Leased,
+    /// There is none: operations are rehearsed ([`Device::prepare`]).
+    Rehearsed,
 }
 
 /// Where the bytes are. A device adds a variant here.
@@ -35,9 +50,24 @@ pub(crate) enum Memory {
     Cuda(CudaMemory),
 }
 
+impl Memory {
+    /// Its address on a device of its own.
+    pub(crate) fn address(&self) -> Option<u64> {
+        match self {
+            Memory::Cuda(memory) => Some(memory.pointer()),
+            Memory::Cpu(_) | Memory::Reference(_) => None,
+        }
+    }
+}
+
 impl Buffer {
-    pub(crate) fn new(device: &Device, memory: Memory, bytes: usize, recycle: bool) -> Self {
-        Self { inner: Arc::new(Inner { device: device.clone(), memory: Some(memory), bytes, recycle }) }
+    pub(crate) fn new(device: &Device, memory: Memory, bytes: usize, reuse: Reuse) -> Self {
+        Self { inner: Arc::new(Inner { device: device.clone(), memory: Some(memory), bytes, reuse }) }
+    }
+
+    /// Whether it is memory of a recording.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.inner.reuse == Reuse::Recorded
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -138,7 +168,7 @@ impl Buffer {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.device.release(memory, self.bytes, self.recycle);
+            self.device.release(memory, self.bytes, self.reuse);
         }
     }
 }

@@ -8,21 +8,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gruff_blocks::BlockType;
 
 use crate::attention::AttentionOps;
-use crate::buffer::{Buffer, ForeignBytes, Memory};
+use crate::buffer::{Buffer, ForeignBytes, Memory, Reuse};
 use crate::cpu::{CpuDevice, CpuOptions};
 use crate::cuda::{CudaDevice, CudaOptions};
 use crate::delta_net::DeltaNetOps;
 use crate::elementwise::ElementwiseOps;
 use crate::embedding::EmbeddingOps;
+use crate::later::Coming;
 use crate::matmul::{MatmulKernel, MatmulOps};
 use crate::moe::MoeOps;
 use crate::norm::NormOps;
 use crate::plain::PlainDevice;
 use crate::profile::{Family, OpProfile, Profile, Work};
 use crate::reference::ReferenceDevice;
+use crate::replay::Recording;
 use crate::rope::RopeOps;
 use crate::sampling::SamplingOps;
-use crate::{DType, Error, Result, Tensor, Without};
+use crate::{DType, Error, Result, Step, Tensor, Without};
 
 /// How activations enter a product with packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -76,6 +78,47 @@ pub(crate) trait Backend:
     /// Takes zeroed memory, or `None` when there is none.
     fn allocate(&self, bytes: usize) -> Option<Memory>;
 
+    /// Takes memory of undefined content for a recording, or `None` when there is none.
+    fn allocate_undefined(&self, bytes: usize) -> Option<Memory> {
+        self.allocate(bytes)
+    }
+
+    /// What becomes of intermediate results that this thread takes now.
+    fn scratch_reuse(&self) -> Reuse {
+        Reuse::Scratch
+    }
+
+    /// Whether it runs behind its callers, so that the ids of one step may be read while the next one runs.
+    fn runs_behind(&self) -> bool {
+        false
+    }
+
+    /// Copies integers out behind what was called; `None` where that is done at once.
+    fn copy_later(&self, _tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+        Ok(None)
+    }
+
+    /// Whether it can record the launches of a step.
+    fn records(&self) -> bool {
+        false
+    }
+
+    /// Records what `pass` launches for a step instead of running it.
+    fn record(&self, _step: &Step, _pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
+        Err(Error::Option { what: "the device records no steps".to_owned() })
+    }
+
+    /// Kernels that were loaded so far.
+    fn loaded_kernels(&self) -> usize {
+        0
+    }
+
+    /// Calls `pass` without running its operations and gets their kernels ready; says how many were compiled, `None`,
+    /// and nothing is done, where kernels are part of the program.
+    fn prepare(&self, _pass: &mut dyn FnMut()) -> Option<Result<usize>> {
+        None
+    }
+
     /// Makes foreign bytes readable for kernels: borrowed where the device can address them, else copied.
     fn import(&self, bytes: ForeignBytes) -> Option<Memory>;
 }
@@ -95,8 +138,42 @@ struct Inner {
     profile: Profile,
     /// Scratch memory given back, by size, to be taken again.
     free: Mutex<HashMap<usize, Vec<Memory>>>,
+    recorded: Mutex<Recorded>,
     allocated: AtomicUsize,
     peak: AtomicUsize,
+}
+
+/// Memory that only recordings use, one of them at a time. It is never given back: their kernels know its addresses.
+#[derive(Default)]
+struct Recorded {
+    free: HashMap<usize, Vec<Memory>>,
+    /// Pieces that are in use.
+    in_use: usize,
+    leased: bool,
+}
+
+/// The right to record or replay. Handed on to the result, it ends when that is dropped.
+pub(crate) struct Lease<'a>(&'a Device);
+
+impl Lease<'_> {
+    /// The piece of memory with this address, if nobody uses it.
+    pub(crate) fn take(self, bytes: usize, address: u64) -> Option<Buffer> {
+        let mut recorded = lock(&self.0.inner.recorded);
+        let free = recorded.free.get_mut(&bytes)?;
+        let at = free.iter().position(|memory| memory.address() == Some(address))?;
+        let memory = free.swap_remove(at);
+        recorded.in_use += 1;
+        drop(recorded);
+        let buffer = Buffer::new(self.0, memory, bytes, Reuse::Leased);
+        std::mem::forget(self);
+        Some(buffer)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.inner.recorded).leased = false;
+    }
 }
 
 impl Device {
@@ -106,6 +183,7 @@ impl Device {
             stream: Mutex::new(()),
             profile: Profile::default(),
             free: Mutex::new(HashMap::new()),
+            recorded: Mutex::default(),
             allocated: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
         };
@@ -189,7 +267,7 @@ impl Device {
     /// [`Error::OutOfMemory`], [`Error::Shape`].
     pub fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Tensor> {
         let bytes = tensor_bytes(dtype, shape)?;
-        let buffer = self.take(bytes, false)?;
+        let buffer = self.take(bytes, self.owned())?;
         Tensor::contiguous_in(buffer, 0, dtype, shape)
     }
 
@@ -211,7 +289,7 @@ impl Device {
                 what: format!("{shapes:?} of {dtype} are more bytes than can be counted"),
             })?;
         }
-        let buffer = self.take(bytes, false)?;
+        let buffer = self.take(bytes, self.owned())?;
         let mut tensors = Vec::with_capacity(N);
         for (offset, shape) in offsets.into_iter().zip(shapes) {
             tensors.push(Tensor::contiguous_in(buffer.clone(), offset, dtype, shape)?);
@@ -280,7 +358,7 @@ impl Device {
                 ),
             });
         };
-        let buffer = self.take(bytes, false)?;
+        let buffer = self.take(bytes, self.owned())?;
         buffer.write(0, values)?;
         Tensor::contiguous_in(buffer, 0, dtype, shape)
     }
@@ -295,12 +373,29 @@ impl Device {
         self.inner.peak.load(Ordering::Relaxed)
     }
 
+    /// What becomes of memory that is no intermediate result.
+    fn owned(&self) -> Reuse {
+        match self.inner.backend.scratch_reuse() {
+            Reuse::Rehearsed => Reuse::Rehearsed,
+            _ => Reuse::Owned,
+        }
+    }
+
     pub(crate) fn scratch_buffer(&self, bytes: usize) -> Result<Buffer> {
         let bytes = scratch_class(bytes);
-        let recycled = lock(&self.inner.free).get_mut(&bytes).and_then(Vec::pop);
+        let reuse = self.inner.backend.scratch_reuse();
+        let recycled = match reuse {
+            Reuse::Rehearsed => None,
+            Reuse::Recorded => {
+                let mut recorded = lock(&self.inner.recorded);
+                recorded.in_use += 1;
+                recorded.free.get_mut(&bytes).and_then(Vec::pop)
+            }
+            _ => lock(&self.inner.free).get_mut(&bytes).and_then(Vec::pop),
+        };
         match recycled {
-            Some(memory) => Ok(Buffer::new(self, memory, bytes, true)),
-            None => self.take(bytes, true),
+            Some(memory) => Ok(Buffer::new(self, memory, bytes, reuse)),
+            None => self.take(bytes, reuse),
         }
     }
 
@@ -310,15 +405,77 @@ impl Device {
         if !borrowed(&memory) {
             self.count(len);
         }
-        Ok(Buffer::new(self, memory, len, false))
+        Ok(Buffer::new(self, memory, len, Reuse::Owned))
     }
 
-    pub(crate) fn release(&self, memory: Memory, bytes: usize, recycle: bool) {
-        if recycle {
-            lock(&self.inner.free).entry(bytes).or_default().push(memory);
-        } else if !borrowed(&memory) {
-            self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
+    pub(crate) fn release(&self, memory: Memory, bytes: usize, reuse: Reuse) {
+        match reuse {
+            Reuse::Scratch => lock(&self.inner.free).entry(bytes).or_default().push(memory),
+            Reuse::Recorded | Reuse::Leased => {
+                let mut recorded = lock(&self.inner.recorded);
+                recorded.in_use -= 1;
+                recorded.free.entry(bytes).or_default().push(memory);
+                if reuse == Reuse::Leased {
+                    recorded.leased = false;
+                }
+            }
+            Reuse::Rehearsed => {}
+            Reuse::Owned => {
+                if !borrowed(&memory) {
+                    self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
+                }
+            }
         }
+    }
+
+    /// Whether steps can be recorded now: while operations are counted, each is launched by itself.
+    pub(crate) fn records(&self) -> bool {
+        self.inner.backend.records() && !self.inner.profile.is_on()
+    }
+
+    /// The right to record or replay; `None` while somebody else has it or holds a recording's result.
+    pub(crate) fn lease(&self) -> Option<Lease<'_>> {
+        let mut recorded = lock(&self.inner.recorded);
+        if recorded.leased || recorded.in_use > 0 {
+            return None;
+        }
+        recorded.leased = true;
+        Some(Lease(self))
+    }
+
+    /// Pieces of recordings' memory that are in use.
+    pub(crate) fn recorded_in_use(&self) -> usize {
+        lock(&self.inner.recorded).in_use
+    }
+
+    /// See [`Backend::record`].
+    pub(crate) fn record(&self, step: &Step, pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
+        self.inner.backend.record(step, pass)
+    }
+
+    /// See [`Backend::copy_later`].
+    pub(crate) fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+        self.inner.backend.copy_later(tensor)
+    }
+
+    /// Whether it runs behind its callers, so that it pays to read the ids of one step while the next one runs.
+    pub fn runs_behind(&self) -> bool {
+        self.inner.backend.runs_behind()
+    }
+
+    /// Kernels that were loaded so far, on devices that load them when they are needed; else 0.
+    pub fn loaded_kernels(&self) -> usize {
+        self.inner.backend.loaded_kernels()
+    }
+
+    /// Gets the kernels ready that `pass` needs, those that are to be compiled several at a time: its operations are
+    /// checked, but none runs and no memory is taken for them; values that it copies out are zeros. Says how many were
+    /// compiled. Devices whose kernels are part of the program do nothing.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] for a kernel that cannot be compiled or loaded.
+    pub fn prepare(&self, mut pass: impl FnMut()) -> Result<usize> {
+        self.inner.backend.prepare(&mut pass).unwrap_or(Ok(0))
     }
 
     /// Counts operations and their time from now on, or no longer; see [`take_profile`](Self::take_profile).
@@ -357,15 +514,26 @@ impl Device {
         self.inner.profile.time(Family::Transfer, "copy", || Work::default().bytes(bytes), copy)
     }
 
-    fn take(&self, bytes: usize, recycle: bool) -> Result<Buffer> {
-        let memory = self.inner.backend.allocate(bytes).or_else(|| {
+    fn take(&self, bytes: usize, reuse: Reuse) -> Result<Buffer> {
+        let take = || match reuse {
+            Reuse::Recorded => self.inner.backend.allocate_undefined(bytes),
+            _ => self.inner.backend.allocate(bytes),
+        };
+        let memory = take().or_else(|| {
             // What was given back for steps of other sizes may be in the way.
             self.forget_scratch();
-            self.inner.backend.allocate(bytes)
+            take()
         });
-        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
-        self.count(bytes);
-        Ok(Buffer::new(self, memory, bytes, recycle))
+        let Some(memory) = memory else {
+            if reuse == Reuse::Recorded {
+                lock(&self.inner.recorded).in_use -= 1;
+            }
+            return Err(self.out_of_memory(bytes));
+        };
+        if reuse != Reuse::Rehearsed {
+            self.count(bytes);
+        }
+        Ok(Buffer::new(self, memory, bytes, reuse))
     }
 
     /// Gives back scratch memory that nobody holds.

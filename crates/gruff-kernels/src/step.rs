@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 
 /// What enters the model for each token of a step.
 #[derive(Clone, Debug)]
@@ -26,6 +26,25 @@ pub struct StepSequence {
     pub pages: Vec<u32>,
 }
 
+/// Ids of a step's tokens that its device has chosen and the host has not read yet.
+#[derive(Clone, Debug)]
+pub struct LateIds {
+    ids: Tensor,
+    rows: Vec<(usize, u32)>,
+}
+
+impl LateIds {
+    /// `[R]` i32 on the model's device.
+    pub fn ids(&self) -> &Tensor {
+        &self.ids
+    }
+
+    /// Tokens of the step, each with the row of [`ids`](Self::ids) that its id stands in.
+    pub fn rows(&self) -> &[(usize, u32)] {
+        &self.rows
+    }
+}
+
 /// A ragged batch: tokens of several sequences, one after the other, without padding.
 ///
 /// One conversation, a padded batch, one long prefill among thirty decodes: all are the same shape of step.
@@ -36,6 +55,7 @@ pub struct Step {
     starts: Vec<usize>,
     sequences: Vec<StepSequence>,
     output_rows: Vec<u32>,
+    late: Option<LateIds>,
     id: u64,
 }
 
@@ -64,7 +84,31 @@ impl Step {
     /// # Errors
     /// [`Error::Shape`] when a row does not exist.
     pub fn with_output_rows(self, output_rows: Vec<u32>) -> Result<Self> {
-        Self::new(self.tokens, self.positions, self.sequences, output_rows)
+        let step = Self::new(self.tokens, self.positions, self.sequences, output_rows)?;
+        Ok(Self { late: self.late, ..step })
+    }
+
+    /// The same step with some ids taken from what [`crate::sampling::sample`] has left on the device: `rows` are tokens
+    /// of the step, each with its row of `ids` `[R]` i32. What the step was made with in their place does not count. -1,
+    /// where nothing could be chosen, is taken for id 0; so is an id outside the vocabulary on a device that runs behind its
+    /// callers, on others it is an error of the step.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such token or row, or the step has embeddings; [`Error::DType`].
+    pub fn with_late_ids(self, ids: &Tensor, rows: Vec<(usize, u32)>) -> Result<Self> {
+        let fail = |what: String| Err(Error::Shape { op: "step", what });
+        if ids.dtype() != DType::I32 {
+            let (found, expected) = (ids.dtype(), DType::I32);
+            return Err(Error::DType { op: "step", operand: "the ids", found, expected });
+        }
+        if ids.shape().len() != 1 || !matches!(self.tokens, StepTokens::Ids(_)) {
+            return fail(format!("ids {:?} are no row, or the step has embeddings", ids.shape()));
+        }
+        let count = ids.len();
+        if let Some(wild) = rows.iter().find(|(token, row)| *token >= self.len() || *row as usize >= count) {
+            return fail(format!("{wild:?}: token {} of {}, row {} of {count}", wild.0, self.len(), wild.1));
+        }
+        Ok(Self { late: Some(LateIds { ids: ids.clone(), rows }), ..self })
     }
 
     /// A step with explicit positions (`[3][T]`: time, height, width; equal for text) and output rows
@@ -104,7 +148,7 @@ impl Step {
         }
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { tokens, positions, starts, sequences, output_rows, id })
+        Ok(Self { tokens, positions, starts, sequences, output_rows, late: None, id })
     }
 
     /// Tokens in the step.
@@ -125,6 +169,11 @@ impl Step {
     /// What enters for each token.
     pub fn tokens(&self) -> &StepTokens {
         &self.tokens
+    }
+
+    /// Ids that are still on the device.
+    pub fn late(&self) -> Option<&LateIds> {
+        self.late.as_ref()
     }
 
     /// Positions for rotary embeddings: time, height and width, equal for text.

@@ -1,6 +1,8 @@
 //! What a model remembers of its sequences, a layer at a time.
 
-use gruff_kernels::{DType, Device, KvDtype, KvLayer, PAGE_LEN, StateLayer, StateShape, Tensor};
+use gruff_kernels::{
+    DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepTokens, Tensor,
+};
 
 use crate::{Error, Result};
 
@@ -102,6 +104,8 @@ pub enum CacheLayer {
 /// step by its sequences.
 #[derive(Debug)]
 pub struct Caches {
+    /// Steps that were recorded on them.
+    recordings: Recordings,
     layers: Vec<CacheLayer>,
     options: CacheOptions,
 }
@@ -124,7 +128,7 @@ impl Caches {
             })
         };
         let layers = plan.layers().iter().map(make).collect::<Result<_>>()?;
-        Ok(Self { layers, options: *options })
+        Ok(Self { recordings: Recordings::default(), layers, options: *options })
     }
 
     /// The layers' memory, in order.
@@ -135,6 +139,27 @@ impl Caches {
     /// What they were made with.
     pub fn options(&self) -> &CacheOptions {
         &self.options
+    }
+
+    /// Steps that were recorded on these caches.
+    pub(crate) fn recordings(&self) -> &Recordings {
+        &self.recordings
+    }
+
+    /// Whether a step's ids, pages and slots are all there: what operations check when they are called.
+    pub(crate) fn admit(&self, step: &Step, vocab_size: usize) -> bool {
+        let CacheOptions { pages, slots, .. } = self.options;
+        let known = match step.tokens() {
+            StepTokens::Ids(ids) => ids.iter().all(|id| (*id as usize) < vocab_size),
+            StepTokens::Embeddings(_) => false,
+        };
+        known
+            && step.sequences().iter().all(|sequence| {
+                let needed = (sequence.past + sequence.len).div_ceil(PAGE_LEN);
+                let own = sequence.pages.get(..needed);
+                sequence.slot < slots
+                    && own.is_some_and(|own| own.iter().all(|page| (*page as usize) < pages))
+            })
     }
 
     /// Copies a page of keys and values in all layers.
@@ -236,7 +261,7 @@ impl Caches {
             })
         };
         let layers = self.layers.iter().map(make).collect::<Result<_>>()?;
-        Ok(Self { layers, options: *options })
+        Ok(Self { recordings: Recordings::default(), layers, options: *options })
     }
 
     /// The recurrent state of a linear-attention layer.

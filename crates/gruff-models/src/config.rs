@@ -115,8 +115,10 @@ impl DecoderConfig {
             caches: CachePlan::new(caches),
         };
         let (modules, parameters) = weights.take_named();
-        let base = ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters);
-        Ok(ModelBase { origin: Origin::of(keys.gguf()), ..base })
+        let mut base =
+            ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters);
+        base.origin = Origin::of(keys.gguf());
+        Ok(base)
     }
 
     /// The width of each layer's dense feed-forward.

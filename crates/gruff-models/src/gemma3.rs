@@ -176,6 +176,10 @@ impl Model for Gemma3 {
         &self.base
     }
 
+    fn takes_late_ids(&self) -> bool {
+        self.is_as_loaded()
+    }
+
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
         Ok(self.forward_with(step, caches, &ForwardOptions::default())?.logits)
     }
@@ -187,18 +191,25 @@ impl Model for Gemma3 {
         options: &ForwardOptions,
     ) -> Result<ModelOutput> {
         let cx = Forward::new(&self.base, step, options)?;
+        let caches = &*caches;
+        let logits = cx.logits(&self.base, caches, |cx| self.pass(cx, caches))?;
+        Ok(cx.finish(logits))
+    }
+}
+
+impl Gemma3 {
+    fn pass(&self, cx: &Forward, caches: &Caches) -> Result<Tensor> {
         let (global, local) = (cx.rope(&self.global_rope)?, cx.rope(&self.local_rope)?);
-        let mut x = self.embed_tokens.forward(&cx)?;
+        let mut x = self.embed_tokens.forward(cx)?;
         for layer in &self.layers {
             let rope = if layer.is_sliding { &local } else { &global };
-            if !x.replaced(&cx, &layer.name)? {
-                layer.forward(&cx, &mut x, rope, caches)?;
+            if !x.replaced(cx, &layer.name)? {
+                layer.forward(cx, &mut x, rope, caches)?;
             }
             if layer.index + 1 < self.layers.len() {
-                x.keep(&cx)?;
+                x.keep(cx)?;
             }
         }
-        let logits = self.head.forward(&cx, x)?;
-        Ok(cx.finish(logits))
+        self.head.forward(cx, x)
     }
 }

@@ -26,6 +26,7 @@ mod names;
 mod outputs;
 mod parameters;
 mod pattern;
+mod prepare;
 mod snapshot;
 mod weights;
 
@@ -48,4 +49,5 @@ pub use modules::{Module, ModuleGuard, ModuleInfo, ModuleKind, Modules};
 pub use names::Names;
 pub use outputs::{AttnChoice, AttnImplementation, ForwardOptions, LayerAttentions, ModelOutput};
 pub use parameters::{PackedWeight, Parameters, Weight};
+pub use prepare::{Steps, prepare};
 pub use snapshot::Snapshot;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gruff_kernels::{Device, Step, Tensor};
 
@@ -54,6 +55,8 @@ pub struct ModelBase {
     pub attention: AttnChoice,
     /// The files that it was loaded from.
     pub origin: Origin,
+    /// A number that no other model of the process has.
+    id: u64,
 }
 
 impl ModelBase {
@@ -69,7 +72,16 @@ impl ModelBase {
             adapters: Adapters::default(),
             attention: AttnChoice::default(),
             origin: Origin::default(),
+            id: {
+                static NEXT: AtomicU64 = AtomicU64::new(0);
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            },
         }
+    }
+
+    /// A number that no other model of the process has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The same model with these modules and parameters.
@@ -181,6 +193,12 @@ pub trait Model: Send + Sync {
         let base = self.base();
         let own = base.modules.replaced().is_none() && base.parameters.overridden().is_none();
         own && base.hooks.is_empty() && base.adapters.scales().is_empty()
+    }
+
+    /// Whether its steps may have ids that are still on the device ([`Step::with_late_ids`]); not while somebody may look
+    /// at them on the host.
+    fn takes_late_ids(&self) -> bool {
+        false
     }
 
     /// Its sizes.

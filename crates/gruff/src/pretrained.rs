@@ -98,7 +98,8 @@ pub struct LoadOptions {
     pub dtype: Dtype,
     /// How keys and values are kept; `None` for what `dtype` says: f16, or f32 where everything is.
     pub kv_dtype: Option<KvDtype>,
-    /// Kernel families to compute in their plainest form, to see what they contribute.
+    /// Kernel families to compute in their plainest form, or parts of the decode loop to leave out, to see what they
+    /// contribute.
     pub without: Vec<Without>,
     /// Tokens a sequence may have.
     pub context: Context,
@@ -135,17 +136,23 @@ impl LoadOptions {
         };
         match self.device.as_deref().unwrap_or("auto") {
             "auto" | "cpu" => {
+                if let Some(part) = self.without.iter().find(|part| part.is_of_loop()) {
+                    return Err(Error::Option(format!(
+                        "{part} is what NVIDIA cards have and the CPU has not; choose --device cuda"
+                    )));
+                }
                 let options = CpuOptions { threads: self.threads, activations, isa: None };
                 Ok(Device::cpu_without(options, &self.without)?)
             }
             "reference" => Ok(Device::reference(activations)),
             name if cuda_ordinal(name).is_some() => {
-                if let Some(family) = self.without.first() {
+                if let Some(family) = self.without.iter().find(|part| !part.is_of_loop()) {
                     return Err(Error::Option(format!(
                         "kernels can be left out (here {family}) on the CPU only; choose --device cpu"
                     )));
                 }
-                let options = CudaOptions { activations, ..CudaOptions::default() };
+                let graphs = !self.without.contains(&Without::Graphs);
+                let options = CudaOptions { activations, graphs, ..CudaOptions::default() };
                 Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)
             }
             other => Err(Error::Option(format!(
@@ -167,6 +174,7 @@ impl LoadOptions {
             max_sequences: self.max_sequences.max(1),
             kv_dtype: self.kv_dtype(),
             memory: self.memory,
+            late_ids: self.without.contains(&Without::LateIds).then_some(false),
             ..EngineOptions::default()
         }
     }

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gruff_engine::{Context, Engine, EngineOptions, Event, FinishReason, Request, RequestId, Usage};
@@ -23,6 +24,8 @@ pub(crate) struct Adder {
     pub(crate) steps: Mutex<Vec<(usize, usize)>>,
     /// Added to every answer's token.
     pub(crate) bias: Mutex<u32>,
+    /// Ids that came from the device.
+    pub(crate) late: AtomicUsize,
 }
 
 impl Adder {
@@ -51,7 +54,7 @@ impl Adder {
         };
         let device = Device::reference(Activations::F32);
         let base = ModelBase::new(config, device, Names(&[]));
-        Arc::new(Self { base, steps: Mutex::default(), bias: Mutex::default() })
+        Arc::new(Self { base, steps: Mutex::default(), bias: Mutex::default(), late: AtomicUsize::new(0) })
     }
 
     /// Tokens that went through the model.
@@ -135,8 +138,18 @@ impl Model for Adder {
         &self.base
     }
 
+    fn takes_late_ids(&self) -> bool {
+        true
+    }
+
     fn forward(&self, step: &Step, caches: &mut Caches) -> gruff_models::Result<Tensor> {
         let StepTokens::Ids(ids) = step.tokens() else { panic!("ids are given") };
+        let mut ids = ids.clone();
+        if let Some(late) = step.late() {
+            self.late.fetch_add(late.rows().len(), Ordering::Relaxed);
+            let chosen = late.ids().to_vec_i32()?;
+            late.rows().iter().for_each(|(token, row)| ids[*token] = chosen[*row as usize].max(0) as u32);
+        }
         self.steps.lock().unwrap().push((ids.len(), step.output_rows().len()));
         let recurrent = self.config().caches.is_recurrent();
         let bias = *self.bias.lock().unwrap();

@@ -6,6 +6,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
+use super::phase::Phase;
 use crate::{Error, Result};
 
 /// A card with its context and the stream that everything runs on, in order.
@@ -13,6 +14,8 @@ pub(crate) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// Where operations are put to be recorded; nothing runs on it.
+    recorder: sys::CUstream,
     pub(crate) card: Card,
     /// The first fault that every later call meets again.
     lost: OnceLock<String>,
@@ -129,10 +132,13 @@ impl Context {
         // SAFETY: the device was just got; the context is released on drop.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|error| fail("opening", error))?;
-        let mut opened = Self { device, context, stream: std::ptr::null_mut(), card, lost: OnceLock::new() };
+        let none = std::ptr::null_mut();
+        let mut opened = Self { device, context, stream: none, recorder: none, card, lost: OnceLock::new() };
         opened.make_current().map_err(|error| fail("opening", error))?;
-        opened.stream = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(|error| fail("making a stream", error))?;
+        for stream in [&mut opened.stream, &mut opened.recorder] {
+            *stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+                .map_err(|error| fail("making a stream", error))?;
+        }
         Ok(Arc::new(opened))
     }
 
@@ -141,8 +147,19 @@ impl Context {
         unsafe { result::ctx::set_current(self.context) }
     }
 
+    /// The stream that everything runs on.
     pub(crate) fn stream(&self) -> sys::CUstream {
         self.stream
+    }
+
+    /// The stream that recordings are made on.
+    pub(crate) fn recorder(&self) -> sys::CUstream {
+        self.recorder
+    }
+
+    /// The stream for this thread's kernels: they run, or are recorded.
+    pub(crate) fn kernel_stream(&self) -> sys::CUstream {
+        if self.phase() == Phase::Recording { self.recorder } else { self.stream }
     }
 
     /// Makes the context current, makes a call, and names the call in its error.
@@ -187,11 +204,13 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Nothing can be done about a fault here: the process ends or the device was lost.
         let _ = self.make_current();
-        if !self.stream.is_null() {
-            // SAFETY: created in `open`; nobody uses it any more.
-            let _ = unsafe { result::stream::synchronize(self.stream) };
-            // SAFETY: as above.
-            let _ = unsafe { result::stream::destroy(self.stream) };
+        for stream in [self.stream, self.recorder] {
+            if !stream.is_null() {
+                // SAFETY: created in `open`; nobody uses it any more.
+                let _ = unsafe { result::stream::synchronize(stream) };
+                // SAFETY: as above.
+                let _ = unsafe { result::stream::destroy(stream) };
+            }
         }
         // SAFETY: retained in `open`.
         let _ = unsafe { result::primary_ctx::release(self.device) };

@@ -78,6 +78,12 @@ pub enum CudaError {
         /// The compiler's words.
         log: String,
     },
+    /// Operations that were to be recorded and replayed do something that cannot be.
+    #[error("a step cannot be recorded: {what}")]
+    Recording {
+        /// What they do.
+        what: String,
+    },
     /// A call of the driver failed.
     #[error("{call} on {device}: {fault}{}", remedy(fault))]
     Call {

@@ -1,7 +1,9 @@
-//! Kernels by source, constants and entry: compiled, loaded and remembered when first asked for.
+//! Kernels by source, constants and entry: compiled, loaded and remembered when first asked for, or ahead.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cudarc::driver::{result, sys};
@@ -10,18 +12,72 @@ use super::cache::{KernelCache, Key};
 use super::driver::Context;
 use super::error::CudaError;
 use super::nvrtc::Nvrtc;
+use super::phase::{self, Phase};
 use super::sources::{Defines, HEADERS, Source};
 use crate::{Error, Result};
 
+/// The most constants of a variant.
+const CONSTANTS: usize = 8;
+
+/// The most threads that compile: each takes a core and some hundred megabytes.
+const COMPILERS: usize = 16;
+
 /// A kernel, ready to be launched. Modules stay loaded as long as their context, so that it is only a handle.
-#[derive(Clone, Copy)]
-pub(crate) struct Kernel {
-    pub(super) function: sys::CUfunction,
-    pub(super) entry: &'static str,
+#[derive(Clone)]
+pub(crate) struct Kernel(Arc<Loaded>);
+
+struct Loaded {
+    function: sys::CUfunction,
+    entry: &'static str,
+    /// Bytes of dynamic shared memory that it may have besides the usual 48 KiB.
+    shared: AtomicUsize,
 }
 
 // SAFETY: a handle into the driver, which takes it from any thread.
-unsafe impl Send for Kernel {}
+unsafe impl Send for Loaded {}
+// SAFETY: as above; the number beside it is atomic.
+unsafe impl Sync for Loaded {}
+
+impl Kernel {
+    fn new(function: sys::CUfunction, entry: &'static str) -> Self {
+        Self(Arc::new(Loaded { function, entry, shared: AtomicUsize::new(0) }))
+    }
+
+    pub(super) fn function(&self) -> sys::CUfunction {
+        self.0.function
+    }
+
+    pub(super) fn entry(&self) -> &'static str {
+        self.0.entry
+    }
+
+    pub(super) fn allowed(&self) -> usize {
+        self.0.shared.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn allow(&self, bytes: usize) {
+        self.0.shared.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A variant of a source and an entry of it.
+pub(crate) struct Need {
+    source: &'static Source,
+    defines: Vec<(&'static str, i64)>,
+    entry: &'static str,
+}
+
+impl PartialEq for Need {
+    fn eq(&self, other: &Self) -> bool {
+        self.source.name == other.source.name && self.defines == other.defines && self.entry == other.entry
+    }
+}
+
+impl Need {
+    fn module(&self) -> ModuleKey {
+        (self.source.name, self.defines.clone())
+    }
+}
 
 type ModuleKey = (&'static str, Vec<(&'static str, i64)>);
 
@@ -30,8 +86,59 @@ struct Module {
     kernels: HashMap<&'static str, Kernel>,
 }
 
-// SAFETY: as for `Kernel`.
+// SAFETY: as for `Loaded`.
 unsafe impl Send for Module {}
+
+/// What every launch looks a kernel up by, without allocating: where source and entry stand in the program, and the
+/// constants' values, whose names belong to the source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    source: usize,
+    /// Address and length: a name may be the beginning of another's bytes.
+    entry: (usize, usize),
+    /// How many there are, and what they are.
+    values: (usize, [i64; CONSTANTS]),
+}
+
+impl Known {
+    fn new(source: &'static Source, defines: &Defines, entry: &'static str) -> Option<Self> {
+        let mut values = [0; CONSTANTS];
+        let places = values.get_mut(..defines.len())?;
+        places.iter_mut().zip(defines).for_each(|(place, (_, value))| *place = *value);
+        Some(Self {
+            source: std::ptr::from_ref(source).addr(),
+            entry: (entry.as_ptr().addr(), entry.len()),
+            values: (defines.len(), values),
+        })
+    }
+}
+
+/// Multiplies and turns: keys are few and nobody chooses them.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // The golden ratio's fraction, as in Fibonacci hashing.
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+}
 
 /// All kernels of a device.
 pub(crate) struct Kernels {
@@ -41,6 +148,7 @@ pub(crate) struct Kernels {
     /// Found when the first kernel is not in the cache.
     nvrtc: OnceLock<Nvrtc>,
     modules: Mutex<HashMap<ModuleKey, Module>>,
+    known: Mutex<HashMap<Known, Kernel, BuildHasherDefault<Mix>>>,
 }
 
 impl Kernels {
@@ -51,6 +159,7 @@ impl Kernels {
             cache,
             nvrtc: OnceLock::new(),
             modules: Mutex::new(HashMap::new()),
+            known: Mutex::default(),
         }
     }
 
@@ -89,30 +198,91 @@ impl Kernels {
         defines: &Defines,
         entry: &'static str,
     ) -> Result<Kernel> {
-        let mut modules = self.lock();
-        let key = (source.name, defines.to_vec());
-        if let Some(kernel) = modules.get(&key).and_then(|module| module.kernels.get(entry)) {
-            return Ok(*kernel);
+        let key = Known::new(source, defines, entry);
+        if let Some(kernel) = key.as_ref().and_then(|key| lock(&self.known).get(key).cloned()) {
+            return Ok(kernel);
         }
-        let module = match modules.entry(key) {
+        if self.context.phase() == Phase::Rehearsing {
+            phase::need(Need { source, defines: defines.to_vec(), entry });
+            return Ok(Kernel::new(std::ptr::null_mut(), entry));
+        }
+        let kernel = self.find(source, defines, entry)?;
+        if let Some(key) = key {
+            lock(&self.known).insert(key, kernel.clone());
+        }
+        Ok(kernel)
+    }
+
+    fn find(&self, source: &'static Source, defines: &Defines, entry: &'static str) -> Result<Kernel> {
+        let mut modules = lock(&self.modules);
+        let module = match modules.entry((source.name, defines.to_vec())) {
             std::collections::hash_map::Entry::Occupied(module) => module.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                let handle = self.load(source, defines)?;
+                let (handle, _) = self.load(source, defines)?;
                 place.insert(Module { handle, kernels: HashMap::new() })
             }
         };
+        if let Some(kernel) = module.kernels.get(entry) {
+            return Ok(kernel.clone());
+        }
         let name = CString::new(entry).unwrap_or_default();
-        let kernel = self.context.call(
+        let function = self.context.call(
             || format!("looking for kernel {entry} in {}", source.name),
             // SAFETY: the module stays loaded.
             || unsafe { result::module::get_function(module.handle, name) },
         )?;
-        let kernel = Kernel { function: kernel, entry };
-        module.kernels.insert(entry, kernel);
+        let kernel = Kernel::new(function, entry);
+        module.kernels.insert(entry, kernel.clone());
         Ok(kernel)
     }
 
-    fn load(&self, source: &Source, defines: &Defines) -> Result<sys::CUmodule> {
+    /// Kernels that were looked up so far.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.modules).values().map(|module| module.kernels.len()).sum()
+    }
+
+    /// Gets kernels ready, those that are to be compiled on several threads; says how many files were compiled.
+    pub(crate) fn prepare(&self, needs: &[Need]) -> Result<usize> {
+        let mut missing: Vec<&Need> = Vec::new();
+        {
+            let modules = lock(&self.modules);
+            for need in needs {
+                let own = need.module();
+                if !modules.contains_key(&own) && !missing.iter().any(|other| other.module() == own) {
+                    missing.push(need);
+                }
+            }
+        }
+        let (next, compiled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // Looked for once, not by each thread.
+        let _ = self.nvrtc();
+        let work = || -> Result<()> {
+            while let Some(need) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (handle, is_new) = self.load(need.source, &need.defines)?;
+                compiled.fetch_add(usize::from(is_new), Ordering::Relaxed);
+                let module = Module { handle, kernels: HashMap::new() };
+                if let Some(twice) = lock(&self.modules).insert(need.module(), module) {
+                    self.unload(twice.handle);
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (1..cores.min(COMPILERS).min(missing.len())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            threads.into_iter().fold(own, |done, thread| match thread.join() {
+                Ok(other) => done.and(other),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        needs.iter().try_for_each(|need| self.get(need.source, &need.defines, need.entry).map(drop))?;
+        Ok(compiled.into_inner())
+    }
+
+    /// Loads a variant; says whether it was compiled now.
+    fn load(&self, source: &Source, defines: &Defines) -> Result<(sys::CUmodule, bool)> {
         let options = source.options(defines);
         // With the compiler at hand, its version is part of the key. A start with a full cache needs no compiler, so
         // files are also found under the version that wrote them last.
@@ -130,7 +300,7 @@ impl Kernels {
         if let Some(code) = self.cache.load(&key)
             && let Ok(module) = self.load_code(source, &code)
         {
-            return Ok(module);
+            return Ok((module, false));
         }
         let nvrtc = nvrtc.map_err(Error::Cuda)?;
         let code = nvrtc.compile(source.name, source.code, &self.arch, &options).map_err(Error::Cuda)?;
@@ -140,7 +310,7 @@ impl Kernels {
                 break;
             }
         }
-        self.load_code(source, &code)
+        Ok((self.load_code(source, &code)?, true))
     }
 
     fn load_code(&self, source: &Source, code: &[u8]) -> Result<sys::CUmodule> {
@@ -163,18 +333,19 @@ impl Kernels {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModuleKey, Module>> {
-        self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn unload(&self, module: sys::CUmodule) {
+        // Kernels in flight are waited for by the driver. Nothing can be done about a fault here.
+        // SAFETY: loaded by this; no kernel of it can be launched any more.
+        let _ = self.context.call(|| "unloading".into(), || unsafe { result::module::unload(module) });
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        for module in self.lock().values() {
-            let handle = module.handle;
-            // Kernels in flight are waited for by the driver. Nothing can be done about a fault here.
-            // SAFETY: loaded by this; no kernel of it can be launched any more.
-            let _ = self.context.call(|| "unloading".into(), || unsafe { result::module::unload(handle) });
-        }
+        lock(&self.modules).values().for_each(|module| self.unload(module.handle));
     }
 }

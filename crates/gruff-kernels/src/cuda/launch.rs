@@ -6,6 +6,7 @@ use cudarc::driver::{result, sys};
 
 use super::CudaDevice;
 use super::kernels::Kernel;
+use super::phase::Phase;
 use crate::{Error, Result, Tensor};
 
 /// The most arguments a kernel has, and the most bytes of one.
@@ -119,19 +120,19 @@ impl<'a> Launch<'a> {
 
     /// Puts the kernel on the stream.
     pub(crate) fn run(mut self) -> Result<()> {
-        if self.grid.contains(&0) {
+        let context = self.device.context();
+        if self.grid.contains(&0) || context.phase() == Phase::Rehearsing {
             return Ok(());
         }
-        let entry = self.kernel.entry;
+        let entry = self.kernel.entry();
         if self.grid[1..].iter().any(|blocks| *blocks > GRID_YZ) || self.grid[0] > i32::MAX as usize {
             return Err(Error::Shape {
                 op: entry,
                 what: format!("a grid of {:?} blocks is too large", self.grid),
             });
         }
-        let context = self.device.context();
         if self.shared > 48 << 10 {
-            self.device.allow_shared(self.kernel, self.shared)?;
+            self.allow_shared()?;
         }
         let mut pointers = [std::ptr::null_mut::<c_void>(); ARGUMENTS];
         for (pointer, start) in pointers.iter_mut().zip(&self.starts[..self.arguments]) {
@@ -144,26 +145,30 @@ impl<'a> Launch<'a> {
             // SAFETY: the kernel takes these arguments; each family's contract has checked the operands.
             || unsafe {
                 result::launch_kernel(
-                    self.kernel.function,
+                    self.kernel.function(),
                     dims(self.grid),
                     (self.block as u32, 1, 1),
                     self.shared as u32,
-                    context.stream(),
+                    context.kernel_stream(),
                     arguments,
                 )
             },
         )
     }
-}
 
-impl CudaDevice {
-    /// Lets a kernel have more shared memory than 48 KiB.
-    fn allow_shared(&self, kernel: Kernel, bytes: usize) -> Result<()> {
+    /// Lets the kernel have more shared memory than 48 KiB, once for the most that it was asked for.
+    fn allow_shared(&self) -> Result<()> {
         use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
-        self.context().call(
-            || format!("asking for {bytes} bytes of shared memory for {}", kernel.entry),
+        let (kernel, bytes) = (&self.kernel, self.shared);
+        if kernel.allowed() >= bytes {
+            return Ok(());
+        }
+        self.device.context().call(
+            || format!("asking for {bytes} bytes of shared memory for {}", kernel.entry()),
             // SAFETY: the kernel's module stays loaded.
-            || unsafe { result::function::set_function_attribute(kernel.function, SHARED, bytes as i32) },
-        )
+            || unsafe { result::function::set_function_attribute(kernel.function(), SHARED, bytes as i32) },
+        )?;
+        kernel.allow(bytes);
+        Ok(())
     }
 }

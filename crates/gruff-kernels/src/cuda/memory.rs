@@ -8,7 +8,9 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::driver::Context;
-use crate::Result;
+use super::error::CudaError;
+use super::phase::{self, Phase};
+use crate::{Error, Result};
 
 /// Bytes behind every allocation that may be read: more than a group of 256 packed values has.
 const READ_BEHIND: usize = 512;
@@ -18,17 +20,25 @@ pub(crate) struct CudaMemory {
     context: Arc<Context>,
     pointer: CUdeviceptr,
     bytes: usize,
+    /// Not so in a rehearsal, which takes none.
+    real: bool,
 }
+
+/// What memory of a rehearsal has as its address: nothing is ever there, and it is aligned.
+const NOWHERE: CUdeviceptr = 1 << 20;
 
 impl CudaMemory {
     /// Takes memory with undefined content, or `None` when there is none.
     pub(crate) fn take(context: &Arc<Context>, bytes: usize) -> Option<Self> {
         // Kernels read whole words and groups, which may end behind the last value; the driver refuses allocations of nothing.
         let size = bytes.checked_add(READ_BEHIND)?;
+        if context.phase() == Phase::Rehearsing {
+            return Some(Self { context: context.clone(), pointer: NOWHERE, bytes, real: false });
+        }
         // SAFETY: the pointer is given back on drop and used within its bytes.
         let pointer =
             context.call(|| format!("taking {bytes} bytes"), || unsafe { result::malloc_sync(size) }).ok()?;
-        Some(Self { context: context.clone(), pointer, bytes })
+        Some(Self { context: context.clone(), pointer, bytes, real: true })
     }
 
     /// Takes zeroed memory.
@@ -41,13 +51,13 @@ impl CudaMemory {
     /// Sets the first bytes to 0, in the stream's order.
     pub(crate) fn clear(&self, bytes: usize) -> Result<()> {
         assert!(bytes <= self.bytes);
-        if bytes == 0 {
+        if bytes == 0 || !self.is_touched() {
             return Ok(());
         }
         // SAFETY: within the allocation (asserted).
         self.context.call(
             || format!("clearing {bytes} bytes"),
-            || unsafe { result::memset_d8_async(self.pointer, 0, bytes, self.context.stream()) },
+            || unsafe { result::memset_d8_async(self.pointer, 0, bytes, self.context.kernel_stream()) },
         )
     }
 
@@ -59,10 +69,24 @@ impl CudaMemory {
         self.bytes
     }
 
+    /// Whether operations of this thread touch the memory: none does in a rehearsal.
+    fn is_touched(&self) -> bool {
+        self.real && self.context.phase() != Phase::Rehearsing
+    }
+
     /// Copies in, in the stream's order; `bytes` may be reused at once. The caller has checked the range.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        if self.context.phase() == Phase::Recording {
+            // A replay would copy what then lies there.
+            return Err(not_recorded("values are copied in"));
+        }
+        self.place(offset, bytes)
+    }
+
+    /// As [`write`](Self::write), also while a recording is made, which it is not part of: for what stays the same.
+    pub(crate) fn place(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         assert!(offset + bytes.len() <= self.bytes);
-        if bytes.is_empty() {
+        if bytes.is_empty() || !self.is_touched() {
             return Ok(());
         }
         let target = self.pointer + offset as CUdeviceptr;
@@ -76,7 +100,10 @@ impl CudaMemory {
     /// Waits for the stream and copies out. The caller has checked the range.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         assert!(offset + bytes.len() <= self.bytes);
-        if bytes.is_empty() {
+        if self.context.phase() == Phase::Recording {
+            return Err(not_recorded("values are copied out"));
+        }
+        if bytes.is_empty() || !self.is_touched() {
             return Ok(());
         }
         let source = self.pointer + offset as CUdeviceptr;
@@ -92,8 +119,20 @@ impl CudaMemory {
     }
 }
 
+fn not_recorded(what: &str) -> Error {
+    Error::Cuda(CudaError::Recording { what: what.to_owned() })
+}
+
 impl Drop for CudaMemory {
     fn drop(&mut self) {
+        if !self.real {
+            return;
+        }
+        if self.context.phase() == Phase::Recording {
+            // Replays go on using it.
+            let Self { pointer, bytes, real, .. } = *self;
+            return phase::keep(Self { context: self.context.clone(), pointer, bytes, real });
+        }
         // Waits for kernels that use it. A fault shows in the next operation.
         // SAFETY: allocated in `take`.
         let _ =
@@ -118,7 +157,8 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Self>, context: &Arc<Context>, bytes: usize) -> Option<Pooled> {
         const SMALLEST: usize = 4096;
         let class = bytes.max(SMALLEST).checked_next_power_of_two()?;
-        let recycled = lock(&self.free).get_mut(&class).and_then(Vec::pop);
+        let rehearsing = context.phase() == Phase::Rehearsing;
+        let recycled = if rehearsing { None } else { lock(&self.free).get_mut(&class).and_then(Vec::pop) };
         let memory = match recycled {
             Some(memory) => memory,
             None => CudaMemory::take(context, class)?,
@@ -140,7 +180,7 @@ impl Deref for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
+        if let Some(memory) = self.memory.take().filter(|memory| memory.real) {
             lock(&self.pool.free).entry(memory.bytes()).or_default().push(memory);
         }
     }

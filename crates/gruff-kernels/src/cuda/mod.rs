@@ -3,32 +3,41 @@
 //! Driver and compiler are looked for at run time: gruff builds and runs without either. Sources stand beside their
 //! families' other kernels (`FAMILY/cuda/*.cu`); `sources.rs` lists them. Machine code is kept on disk.
 //!
-//! Everything runs on one stream, in the order of the calls; only copies to the host wait.
+//! Everything runs on one stream, in the order of the calls; only copies to the host wait. Decode steps are recorded as
+//! graphs (`record.rs`), and kernels can be compiled ahead by a rehearsal of what needs them (`phase.rs`).
 
 mod cache;
 mod driver;
 mod error;
 mod kernels;
+mod later;
 mod launch;
 mod memory;
 mod nvrtc;
+pub(crate) mod phase;
+mod record;
 pub(crate) mod sources;
 pub(crate) mod step;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use crate::buffer::{ForeignBytes, Memory};
+use crate::buffer::{ForeignBytes, Memory, Reuse};
 use crate::device::Backend;
+use crate::later::Coming;
 use crate::reference::ReferenceDevice;
-use crate::{Activations, Error, Result, Tensor};
+use crate::replay::Recording;
+use crate::{Activations, Error, Result, Step, Tensor};
 
 use cache::KernelCache;
 use driver::Context;
 use kernels::Kernels;
+use later::Landings;
 use memory::Pool;
+use phase::Phase;
 use sources::{Defines, Source};
 
 pub use driver::{Card, cards};
@@ -40,13 +49,21 @@ pub(crate) use launch::Launch;
 pub(crate) use memory::{CudaMemory, Pooled};
 
 /// Choices for a CUDA device.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CudaOptions {
     /// How activations enter products with packed weights.
     pub activations: Activations,
     /// Where compiled kernels are kept; `None` for `GRUFF_KERNEL_CACHE` or the user's cache folder, an empty path for
     /// nowhere.
     pub kernel_cache: Option<PathBuf>,
+    /// Whether decode steps are recorded as CUDA graphs and replayed. Results are the same.
+    pub graphs: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        Self { activations: Activations::default(), kernel_cache: None, graphs: true }
+    }
 }
 
 /// See [`crate::Device::cuda`].
@@ -57,6 +74,11 @@ pub(crate) struct CudaDevice {
     steps: step::Steps,
     books: crate::matmul::cuda::Books,
     pool: Arc<Pool>,
+    /// Memory of operations that were recorded.
+    recorded: Arc<Pool>,
+    constants: Mutex<HashMap<Vec<u8>, Arc<Pooled>>>,
+    landings: Arc<Landings>,
+    graphs: bool,
     kernels: Kernels,
     context: Arc<Context>,
 }
@@ -76,6 +98,10 @@ impl CudaDevice {
             steps: step::Steps::default(),
             books: crate::matmul::cuda::Books::default(),
             pool: Arc::default(),
+            recorded: Arc::default(),
+            constants: Mutex::default(),
+            landings: Arc::default(),
+            graphs: options.graphs,
             kernels,
             context,
         })
@@ -115,17 +141,33 @@ impl CudaDevice {
 
     /// Memory for intermediate results of one operation, of undefined content.
     pub(crate) fn temporary(&self, bytes: usize) -> Result<Pooled> {
-        self.pool
-            .take(&self.context, bytes)
-            .ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
+        let pool = if self.context.phase() == Phase::Recording { &self.recorded } else { &self.pool };
+        pool.take(&self.context, bytes).ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
     }
 
-    /// Values copied to the card, for kernels that are launched while the handle lives.
+    /// Values copied to the card, for kernels that are launched while the handle lives. They cannot be part of a
+    /// recording, whose tables are those of its steps.
     pub(crate) fn upload<T: bytemuck::NoUninit>(&self, values: &[T]) -> Result<Pooled> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.temporary(bytes.len())?;
         memory.write(0, bytes)?;
         Ok(memory)
+    }
+
+    /// Values copied to the card when they are first asked for, and kept: for what a model's sizes and weights say.
+    pub(crate) fn constant<T: bytemuck::NoUninit>(&self, values: &[T]) -> Result<CUdeviceptr> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let mut constants = self.constants.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(known) = constants.get(bytes) {
+            return Ok(known.pointer());
+        }
+        let memory = self.temporary(bytes.len())?;
+        memory.place(0, bytes)?;
+        let pointer = memory.pointer();
+        if self.context.phase() != Phase::Rehearsing {
+            constants.insert(bytes.to_vec(), Arc::new(memory));
+        }
+        Ok(pointer)
     }
 }
 
@@ -181,6 +223,46 @@ impl Backend for CudaDevice {
 
     fn allocate(&self, bytes: usize) -> Option<Memory> {
         CudaMemory::zeroed(&self.context, bytes).map(Memory::Cuda)
+    }
+
+    fn allocate_undefined(&self, bytes: usize) -> Option<Memory> {
+        CudaMemory::take(&self.context, bytes).map(Memory::Cuda)
+    }
+
+    fn scratch_reuse(&self) -> Reuse {
+        match self.context.phase() {
+            Phase::Running => Reuse::Scratch,
+            Phase::Recording => Reuse::Recorded,
+            Phase::Rehearsing => Reuse::Rehearsed,
+        }
+    }
+
+    fn runs_behind(&self) -> bool {
+        true
+    }
+
+    fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+        self.landings.copy(&self.context, pointer(tensor), tensor.len()).map(Some)
+    }
+
+    fn records(&self) -> bool {
+        self.graphs && self.context.phase() == Phase::Running
+    }
+
+    fn record(&self, step: &Step, pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
+        self.record_step(step, pass)
+    }
+
+    fn loaded_kernels(&self) -> usize {
+        self.kernels.count()
+    }
+
+    fn prepare(&self, pass: &mut dyn FnMut()) -> Option<Result<usize>> {
+        let guard = phase::Guard::begin(&self.context, Phase::Rehearsing)?;
+        pass();
+        let needs = phase::needs();
+        drop(guard);
+        Some(self.kernels.prepare(&needs))
     }
 
     fn import(&self, bytes: ForeignBytes) -> Option<Memory> {

@@ -4,13 +4,24 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::CudaDevice;
 use super::memory::Pooled;
-use crate::{CHUNK, PAGE_LEN, Result, Step};
+use super::phase::{self, Phase};
+use super::{CudaDevice, pointer};
+use crate::attention::cuda::SPAN;
+use crate::{CHUNK, PAGE_LEN, Result, Step, StepTokens};
 
 /// Words (i32) that a sequence takes in the table: start, len, past, slot, first page in the list of pages, first piece in
-/// the list of pieces of chunks; then some for later.
+/// the list of pieces of chunks, first span in a list of the spans of all sequences; then one for later.
 pub(crate) const SEQUENCE_WORDS: usize = 8;
+
+/// Words in front of the sequences: the address of ids that an earlier step has left on the card, 0 for none.
+const HEAD_WORDS: usize = 4;
+
+/// In the list of ids: the id stands in the row of the earlier step's ids that the other bits tell.
+const LATE: u32 = 1 << 31;
+
+/// Bytes of the tables that recordings read: of each device one, which every replay fills anew.
+const FIXED_BYTES: usize = 2 << 20;
 
 /// Steps that are kept: a step, and the one that a drafting model runs beside it.
 const KEPT: usize = 4;
@@ -18,11 +29,20 @@ const KEPT: usize = 4;
 /// A step's tables on the card.
 pub(crate) struct CudaStep {
     id: u64,
-    memory: Pooled,
+    tables: CUdeviceptr,
+    /// Unless the tables are those of recordings.
+    _memory: Option<Pooled>,
+    places: Places,
+    plans: Mutex<Vec<(PlanKey, Arc<Plan>)>>,
+}
+
+/// Where the tables of a step begin, in words. It is the same for all steps of as many sequences and tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
     owners: usize,
     positions: usize,
+    ids: usize,
     pages: usize,
-    plans: Mutex<Vec<(PlanKey, Arc<Plan>)>>,
 }
 
 /// What a plan was made for: the kind of work and its sizes.
@@ -47,31 +67,42 @@ impl Plan {
 #[derive(Default)]
 pub(crate) struct Steps {
     kept: Mutex<Vec<Arc<CudaStep>>>,
+    fixed: Mutex<Option<Arc<Pooled>>>,
 }
 
 impl CudaStep {
     /// `[B][SEQUENCE_WORDS]` i32.
     pub(crate) fn sequences(&self) -> CUdeviceptr {
-        self.memory.pointer()
+        self.at(HEAD_WORDS)
     }
 
     /// `[T]` i32: the sequence that owns a token.
     pub(crate) fn owners(&self) -> CUdeviceptr {
-        self.at(self.owners)
+        self.at(self.places.owners)
     }
 
     /// `[3][T]` i32: positions for rotary embeddings.
     pub(crate) fn positions(&self) -> CUdeviceptr {
-        self.at(self.positions)
+        self.at(self.places.positions)
     }
 
     /// i32: pages of all sequences, one after the other.
     pub(crate) fn pages(&self) -> CUdeviceptr {
-        self.at(self.pages)
+        self.at(self.places.pages)
+    }
+
+    /// `[T]` u32: ids of tokens; with the highest bit set, rows of [`late`](Self::late).
+    pub(crate) fn ids(&self) -> CUdeviceptr {
+        self.at(self.places.ids)
+    }
+
+    /// The address of the address of ids that an earlier step has left on the card.
+    pub(crate) fn late(&self) -> CUdeviceptr {
+        self.tables
     }
 
     fn at(&self, word: usize) -> CUdeviceptr {
-        self.memory.pointer() + (4 * word) as CUdeviceptr
+        self.tables + (4 * word) as CUdeviceptr
     }
 
     /// A list made of the step, once for all layers that ask with the same key; `make` gives words of i32, `words` an
@@ -100,23 +131,31 @@ pub(crate) fn chunks(past: usize, len: usize) -> std::ops::Range<usize> {
     past / CHUNK..(past + len - 1) / CHUNK + 1
 }
 
-impl CudaDevice {
-    /// The tables of a step.
-    pub(crate) fn step(&self, step: &Step) -> Result<Arc<CudaStep>> {
-        let mut kept = self.steps().kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(known) = kept.iter().find(|known| known.id == step.id()) {
-            return Ok(known.clone());
-        }
+/// A step's tables before they are copied.
+pub(super) struct Tables {
+    pub(super) words: Vec<i32>,
+    pub(super) places: Places,
+    /// Spans of keys of all sequences.
+    pub(super) spans: usize,
+}
+
+impl Tables {
+    pub(super) fn of(step: &Step) -> Self {
         let tokens = step.len();
         let sequences = step.sequences();
-        let mut words: Vec<i32> = Vec::with_capacity(sequences.len() * SEQUENCE_WORDS + 4 * tokens);
-        let (mut page, mut piece) = (0, 0);
+        let mut words: Vec<i32> =
+            Vec::with_capacity(HEAD_WORDS + sequences.len() * (SEQUENCE_WORDS + 4) + 5 * tokens);
+        let late = step.late();
+        let address = late.map_or(0, |late| pointer(late.ids()));
+        words.extend([address as i32, (address >> 32) as i32, 0, 0]);
+        let (mut page, mut piece, mut span) = (0, 0, 0);
         let used = |past: usize, len: usize, pages: usize| (past + len).div_ceil(PAGE_LEN).min(pages);
         for (sequence, start) in sequences.iter().zip(step.starts()) {
-            let numbers = [*start, sequence.len, sequence.past, sequence.slot, page, piece, 0, 0];
+            let numbers = [*start, sequence.len, sequence.past, sequence.slot, page, piece, span, 0];
             words.extend(numbers.map(|number| number as i32));
             page += used(sequence.past, sequence.len, sequence.pages.len());
             piece += chunks(sequence.past, sequence.len).len();
+            span += (sequence.past + sequence.len).div_ceil(SPAN);
         }
         let owners = words.len();
         for (index, sequence) in sequences.iter().enumerate() {
@@ -126,23 +165,72 @@ impl CudaDevice {
         for line in step.positions() {
             words.extend(line.iter().map(|position| *position as i32));
         }
+        let ids = words.len();
+        match step.tokens() {
+            StepTokens::Ids(own) => words.extend(own.iter().map(|id| *id as i32)),
+            StepTokens::Embeddings(_) => words.resize(ids + tokens, 0),
+        }
+        for (token, row) in late.iter().flat_map(|late| late.rows()) {
+            words[ids + token] = (LATE | *row) as i32;
+        }
         let pages = words.len();
         for sequence in sequences {
             let pages = &sequence.pages[..used(sequence.past, sequence.len, sequence.pages.len())];
             words.extend(pages.iter().map(|page| *page as i32));
         }
-        let made = Arc::new(CudaStep {
+        Self { words, places: Places { owners, positions, ids, pages }, spans: span }
+    }
+
+    /// Whether they have room where recordings look for them.
+    pub(super) fn fit(&self) -> bool {
+        4 * self.words.len() <= FIXED_BYTES
+    }
+}
+
+impl CudaDevice {
+    /// The tables of a step.
+    pub(crate) fn step(&self, step: &Step) -> Result<Arc<CudaStep>> {
+        if let Some(recorded) = phase::step(step.id()) {
+            return Ok(recorded);
+        }
+        let mut kept = self.steps().kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(known) = kept.iter().find(|known| known.id == step.id()) {
+            return Ok(known.clone());
+        }
+        let Tables { words, places, .. } = Tables::of(step);
+        let memory = self.upload(&words)?;
+        let made = CudaStep {
             id: step.id(),
-            memory: self.upload(&words)?,
-            owners,
-            positions,
-            pages,
+            tables: memory.pointer(),
+            _memory: Some(memory),
+            places,
             plans: Mutex::default(),
-        });
+        };
+        let made = Arc::new(made);
+        if self.context().phase() == Phase::Rehearsing {
+            return Ok(made);
+        }
         if kept.len() == KEPT {
             kept.remove(0);
         }
         kept.push(made.clone());
         Ok(made)
+    }
+
+    /// The tables that a recording of such a step reads, not filled yet.
+    pub(super) fn fixed_step(&self, step: &Step, places: Places) -> Result<CudaStep> {
+        let tables = self.fixed_tables()?.pointer();
+        Ok(CudaStep { id: step.id(), tables, _memory: None, places, plans: Mutex::default() })
+    }
+
+    /// Where recordings look for a step's tables.
+    pub(super) fn fixed_tables(&self) -> Result<Arc<Pooled>> {
+        let mut fixed = self.steps().fixed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(fixed) = &*fixed {
+            return Ok(fixed.clone());
+        }
+        let memory = Arc::new(self.temporary(FIXED_BYTES)?);
+        *fixed = Some(memory.clone());
+        Ok(memory)
     }
 }

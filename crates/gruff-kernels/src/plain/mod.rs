@@ -29,7 +29,7 @@ use crate::rope::{RopeOps, RopeSpec, RopeStyle};
 use crate::sampling::{SampleSpec, SamplingOps};
 use crate::{Activation, Activations, DType, Error, KvLayer, PackedTensor, Result, StateLayer, Step, Tensor};
 
-/// What a CPU device can do without.
+/// What a device can do without: most on a CPU, the last two on a device that runs behind its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Without {
     /// Products with packed weights.
@@ -44,18 +44,29 @@ pub enum Without {
     Moe,
     /// Operations that do several things at once; inputs rounded once for several matrices.
     Fusion,
+    /// Decode steps that are recorded and replayed.
+    Graphs,
+    /// Steps that begin before the tokens of the one before are read.
+    LateIds,
 }
 
 impl Without {
     /// All of them.
-    pub const ALL: [Without; 6] = [
+    pub const ALL: [Without; 8] = [
         Without::Matmul,
         Without::Norm,
         Without::Attention,
         Without::DeltaNet,
         Without::Moe,
         Without::Fusion,
+        Without::Graphs,
+        Without::LateIds,
     ];
+
+    /// Whether it is about how steps follow one another, on NVIDIA cards, not about a family of kernels, on the CPU.
+    pub const fn is_of_loop(self) -> bool {
+        matches!(self, Without::Graphs | Without::LateIds)
+    }
 
     /// The name: `delta-net`.
     pub const fn name(self) -> &'static str {
@@ -66,6 +77,8 @@ impl Without {
             Without::DeltaNet => "delta-net",
             Without::Moe => "moe",
             Without::Fusion => "fusion",
+            Without::Graphs => "graphs",
+            Without::LateIds => "late-ids",
         }
     }
 }

@@ -58,6 +58,10 @@ impl<L: Layer> Model for Decoder<L> {
         &self.base
     }
 
+    fn takes_late_ids(&self) -> bool {
+        self.is_as_loaded()
+    }
+
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
         Ok(self.forward_with(step, caches, &ForwardOptions::default())?.logits)
     }
@@ -69,17 +73,24 @@ impl<L: Layer> Model for Decoder<L> {
         options: &ForwardOptions,
     ) -> Result<ModelOutput> {
         let cx = Forward::new(&self.base, step, options)?;
+        let caches = &*caches;
+        let logits = cx.logits(&self.base, caches, |cx| self.pass(cx, caches))?;
+        Ok(cx.finish(logits))
+    }
+}
+
+impl<L: Layer> Decoder<L> {
+    fn pass(&self, cx: &Forward, caches: &Caches) -> Result<Tensor> {
         let rope = cx.rope(&self.rope)?;
-        let mut x = self.embed_tokens.forward(&cx)?;
+        let mut x = self.embed_tokens.forward(cx)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            if !x.replaced(&cx, layer.name())? {
-                layer.forward(&cx, &mut x, &rope, caches)?;
+            if !x.replaced(cx, layer.name())? {
+                layer.forward(cx, &mut x, &rope, caches)?;
             }
             if index + 1 < self.layers.len() {
-                x.keep(&cx)?;
+                x.keep(cx)?;
             }
         }
-        let logits = self.head.forward(&cx, x)?;
-        Ok(cx.finish(logits))
+        self.head.forward(cx, x)
     }
 }

@@ -37,7 +37,7 @@ impl Embedding {
         match cx.step.tokens() {
             StepTokens::Ids(ids) => {
                 let table = cx.packed(&self.name, &self.name, &self.weight);
-                embedding::embed(ids, table, self.scale, &x)?;
+                embedding::embed_step(cx.step, table, self.scale, &x)?;
                 cx.adapt_embeddings(&self.name, ids, self.scale, &x)?;
             }
             StepTokens::Embeddings(rows) => elementwise::copy(rows, &x)?,

@@ -12,8 +12,8 @@ use crate::hooks::put;
 use crate::modules::Replacements;
 use crate::parameters::{Overrides, dense_of};
 use crate::{
-    AttnImplementation, Error, ForwardOptions, HookContext, Hooks, InputContext, LayerAttentions, ModelBase,
-    ModelOutput, Module, Result, RoutedRows, Weight,
+    AttnImplementation, Caches, Error, ForwardOptions, HookContext, Hooks, InputContext, LayerAttentions,
+    ModelBase, ModelOutput, Module, Result, RoutedRows, Weight,
 };
 
 /// One forward pass: its step, who intervenes in it, and what is kept of it.
@@ -59,6 +59,28 @@ impl<'a> Forward<'a> {
             kept,
             at_head: Cell::new(false),
         })
+    }
+
+    /// The logits of a pass: those that `pass` computes, or that what it launched for an earlier step like this one
+    /// computes again (see [`gruff_kernels::Recordings`]).
+    pub(crate) fn logits(
+        &self,
+        base: &ModelBase,
+        caches: &Caches,
+        pass: impl Fn(&Self) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        if !self.is_plain() || !caches.admit(self.step, base.config.vocab_size) {
+            return pass(self);
+        }
+        caches.recordings().run(self.device, self.step, base.id(), || pass(self))
+    }
+
+    /// Whether nobody intervenes or asks for more than logits.
+    fn is_plain(&self) -> bool {
+        let Kept { hidden_states, last_hidden_state, attentions } = &self.kept;
+        let kept = hidden_states.is_some() || last_hidden_state.is_some() || attentions.is_some();
+        let own = self.hooks.is_none() && self.modules.is_none() && self.weights.is_none();
+        own && self.adapters.is_none() && !self.eager && !kept
     }
 
     /// What the pass has given, once it has logits.

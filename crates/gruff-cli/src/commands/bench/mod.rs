@@ -15,7 +15,7 @@ use clap::Args;
 use gruff::floors::kernels::{Without, bandwidth};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, KvDtype, LoadOptions, system};
 
-use crate::args::{DtypeArg, SourceArgs, parse_device, parse_kv_dtype};
+use crate::args::{DtypeArg, SourceArgs, parse_device, parse_kv_dtype, parse_without};
 use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::size::parse_bytes;
@@ -77,15 +77,17 @@ pub(crate) struct Bench {
     /// Run each test once more and show where its time goes, operation by operation
     #[arg(long, conflicts_with = "generate")]
     profile: bool,
-    /// Compute these kernel families in their plainest form (threaded f32, unfused), to see what their kernels
-    /// contribute: matmul, norm, attention, delta-net, moe, fusion
+    /// Leave these out, to see what they contribute. On the CPU, families of kernels, then computed in their plainest
+    /// form (threaded f32, unfused): matmul, norm, attention, delta-net, moe, fusion. On NVIDIA cards: graphs (decode
+    /// steps recorded and replayed), late-ids (with --generate: steps that begin before the last tokens are read)
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = parse_without)]
     without: Vec<Without>,
     /// Do not run each test once before it is measured
     #[arg(long)]
     no_warmup: bool,
-    /// Measure `generate` instead: 128 tokens from a 12-token prompt, greedy, prompt included, the best run
-    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth", "batch"])]
+    /// Measure `generate` instead: 128 tokens from a 12-token prompt, greedy, prompt included, the best run; with
+    /// --batch so many prompts together
+    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth"])]
     generate: bool,
     /// Device: auto, cpu, cuda (cuda:1 for the second card) or reference
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_device)]
@@ -138,10 +140,6 @@ pub(crate) fn spell_out(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
         }
     }
     arguments
-}
-
-fn parse_without(text: &str) -> Result<Without, String> {
-    text.parse().map_err(|error: gruff::floors::kernels::Error| error.to_string())
 }
 
 impl Bench {
@@ -225,6 +223,8 @@ impl Bench {
             kv_dtype: self.cache_type_k.or(self.cache_type_v),
             without: self.without.clone(),
             memory: self.memory,
+            // `generate` takes as many prompts together as it has room for.
+            max_sequences: if self.generate { or(&self.batch, 1).into_iter().max().unwrap_or(1) } else { 1 },
             ..self.source.options()
         };
         let repetitions = self.repetitions.unwrap_or(if self.generate { 3 } else { 5 });
@@ -235,8 +235,10 @@ impl Bench {
         let ubatch = self.ubatch_size as usize;
         let (mut results, mut batched) = (Vec::new(), Vec::new());
         if self.generate {
-            let tokenizer = self.source.tokenizer(checkpoint, console)?;
-            results.push(generate::measure(&model, &tokenizer, repetitions)?);
+            let prompt = generate::prompt(self.source.tokenizer(checkpoint, console).ok().as_ref())?;
+            for sequences in or(&self.batch, 1) {
+                results.push(generate::measure(&model, &prompt, sequences, repetitions)?);
+            }
         } else if self.batch.is_empty() {
             for test in tests {
                 console.detail(format_args!("{}", test.label()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gruff::floors::engine::{EngineOptions, MemoryPlan};
 use gruff::floors::kernels::{PAGE_LEN, Step, StepSequence, Tensor};
-use gruff::floors::models::{CacheOptions, Caches, Model};
+use gruff::floors::models::{CacheOptions, Caches, Model, Steps, prepare};
 use gruff::{AutoModelForCausalLM, Context};
 
 /// Some sequences with caches of their own.
@@ -37,6 +37,8 @@ impl Sequences {
         };
         let model = model.model().clone();
         MemoryPlan::new(&*model, &options)?;
+        let steps = Steps { kv_dtype: options.kv_dtype, sequences: count, tokens: options.step_tokens };
+        prepare(&*model, &steps)?;
         let each = capacity.div_ceil(PAGE_LEN);
         let caches = model.new_caches(&CacheOptions {
             kv_dtype: options.kv_dtype,

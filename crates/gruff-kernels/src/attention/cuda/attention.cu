@@ -105,11 +105,18 @@ static __device__ __forceinline__ float merged(const Merge &by, float ours, floa
     return fmaf(theirs, by.theirs, __fmul_rn(ours, by.ours));
 }
 
-// Entries of `plan`: sequence, first row, rows, span (all spans if negative).
+// The first span that a token at `position` sees.
+static __device__ __forceinline__ int first_span_of(int position, int window) {
+    return (window > 0 ? max(0, position - window + 1) : 0) / SPAN;
+}
+
+// Entries of `plan`: sequence, first row, rows, span (all spans if negative). Without a plan every sequence has one token,
+// whose rows are a tile of `parts` blocks: one block takes all spans, of several each takes every `parts`-th, so that the
+// grid does not depend on lengths.
 extern "C" __global__ void __launch_bounds__(THREADS) attention(
     const float *queries, i64 query_token, i64 query_head, const u8 *key_pool, const u8 *value_pool, float *out,
     i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,
-    int kv_heads, int group, float scale, int window, float cap
+    int kv_heads, int group, float scale, int window, float cap, int parts
 ) {
     extern __shared__ float4 shared[];
     float *keys = (float *)shared;
@@ -119,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
     float *sum = largest + ROWS, *factor = sum + ROWS, *total_largest = factor + ROWS, *total_sum = total_largest + ROWS;
     float *ours = total_sum + ROWS, *theirs = ours + ROWS;
 
-    int4 entry = plan[blockIdx.x];
+    int4 entry = plan ? plan[blockIdx.x] : make_int4(blockIdx.x / parts, 0, group, parts > 1 ? blockIdx.x % parts : -1);
     int kv_head = blockIdx.y, thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int *sequence = sequences + entry.x * 8;
     int start = sequence[0], past = sequence[2];
@@ -127,10 +134,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
     int first_row = entry.y, rows = entry.z;
     int first_position = past + first_row / group, last_position = past + (first_row + rows - 1) / group;
     int first_key = window > 0 ? max(0, first_position - window + 1) : 0;
-    int span = entry.w, last_span = entry.w;
-    if (span < 0) {
+    int span = entry.w, last_span = entry.w, step = 1, slot = blockIdx.x;
+    bool apart = entry.w >= 0;
+    if (!apart) {
         span = first_key / SPAN;
         last_span = last_position / SPAN;
+    } else if (!plan) {
+        int first_span = first_key / SPAN;
+        slot = sequence[6] + span;
+        span += first_span;
+        last_span = last_position / SPAN;
+        step = parts;
+        if (span > last_span) return;
     }
 
     for (int i = thread; i < ROWS * DKP; i += THREADS) {
@@ -152,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
 #pragma unroll
         for (int i = 0; i < DIMS_EACH; i++) totals[r][i] = 0.0f;
 
-    for (; span <= last_span; span++) {
+    for (; span <= last_span; span += step, slot += step) {
         float sums[ROWS][DIMS_EACH];
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
@@ -267,9 +282,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
             }
         }
         __syncthreads();
-        if (entry.w >= 0) {
+        if (apart) {
             // One span: its partial result.
-            float *to = partials + ((i64)blockIdx.x * kv_heads + kv_head) * ROWS * (DV + 2);
+            float *to = partials + ((i64)slot * kv_heads + kv_head) * ROWS * (DV + 2);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 if (r < rows) {
@@ -284,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
                 to[thread * (DV + 2)] = largest[thread];
                 to[thread * (DV + 2) + 1] = sum[thread];
             }
-            return;
+            continue;
         }
         if (thread < ROWS) {
             Merge by = merge(total_largest[thread], total_sum[thread], largest[thread], sum[thread]);
@@ -301,6 +316,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
             for (int i = 0; i < DIMS_EACH; i++) totals[r][i] = merged(by, totals[r][i], sums[r][i]);
         }
     }
+    if (apart) return;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r < rows) {
@@ -316,13 +332,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
     }
 }
 
-// Merges the spans of a tile, in order. Entries of `tiles`: sequence, first row, first entry of the plan, spans.
+// Merges the spans of a tile, in order. Entries of `tiles`: sequence, first row, first entry of the plan, spans. Without
+// tiles every sequence has one token.
 extern "C" __global__ void __launch_bounds__(THREADS) combine(
     const float *partials, const int4 *tiles, float *out, i64 out_token, i64 out_head, const int *sequences,
-    int kv_heads, int group
+    int kv_heads, int group, int window
 ) {
-    int4 tile = tiles[blockIdx.x];
     int kv_head = blockIdx.y, r = blockIdx.z;
+    int4 tile;
+    if (tiles) {
+        tile = tiles[blockIdx.x];
+    } else {
+        const int *own = sequences + blockIdx.x * 8;
+        tile = make_int4(blockIdx.x, 0, own[6], own[2] / SPAN + 1 - first_span_of(own[2], window));
+    }
     const int *sequence = sequences + tile.x * 8;
     int row = tile.y + r;
     if (row >= sequence[1] * group) return;

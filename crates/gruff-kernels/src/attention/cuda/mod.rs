@@ -7,10 +7,13 @@
 
 mod flash;
 
+use cudarc::driver::sys::CUdeviceptr;
+
 use super::{AttentionOps, AttentionSpec};
-use crate::cuda::CudaDevice;
+use crate::cuda::phase::{self, Phase};
 use crate::cuda::sources::Source;
-use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
+use crate::cuda::{CudaDevice, CudaError};
+use crate::{Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
 
 pub(crate) use flash::FLASH;
 
@@ -35,8 +38,17 @@ pub(crate) static WRITE: Source = Source {
 
 /// As in `attention.cu`.
 const THREADS: usize = 128;
-const SPAN: usize = 128;
+pub(crate) const SPAN: usize = 128;
 const PAGE: usize = crate::PAGE_LEN;
+
+/// Blocks of a multiprocessor that share the spans of short and long sequences alike.
+const BLOCKS_EACH: usize = 4;
+
+/// The most blocks that share the spans of one head.
+const PARTS: usize = 256;
+
+/// Spans of all sequences that a recording has room for, whatever pages there are: so many, and so many for each.
+const SPANS: [usize; 2] = [4096, 64];
 
 /// The most values of a row that a block accumulates, times its rows: what registers hold.
 const ACCUMULATED: usize = 64 * THREADS;
@@ -105,27 +117,41 @@ fn tiles(step: &Step, heads: &Heads, tile_rows: usize, wanted: impl Fn(&StepSequ
     tiles
 }
 
+/// What attention reads and writes.
+#[derive(Clone, Copy)]
+struct Operands<'a> {
+    step: &'a Step,
+    queries: &'a Tensor,
+    layer: &'a KvLayer,
+    spec: &'a AttentionSpec,
+    out: &'a Tensor,
+}
+
+/// The tiles of a launch: how many blocks of one head, and lists that say what they do. Without lists every sequence has
+/// one token, and blocks find out by themselves.
+struct Cut {
+    tile_rows: usize,
+    blocks: usize,
+    /// Address of the list of blocks.
+    plan: CUdeviceptr,
+    /// Blocks of a tile, where there is no list.
+    parts: usize,
+    /// Partial results, a span each; 0 where tiles are taken whole.
+    spans: usize,
+}
+
 impl CudaDevice {
-    #[allow(clippy::too_many_arguments)]
-    fn attend(
+    /// Attention of the sequences that are `wanted`, by lists that are made of the step.
+    fn attend_by_lists(
         &self,
-        step: &Step,
-        queries: &Tensor,
-        layer: &KvLayer,
-        spec: &AttentionSpec,
-        out: &Tensor,
+        operands: Operands,
         heads: &Heads,
         tile_rows: usize,
         class: usize,
         wanted: impl Fn(&StepSequence) -> bool,
     ) -> Result<()> {
+        let step = operands.step;
         let tables = self.step(step)?;
-        let defines = [
-            ("ROWS", tile_rows as i64),
-            ("DK", heads.key_dim as i64),
-            ("DV", heads.value_dim as i64),
-            ("KV", kv_number(layer.dtype())),
-        ];
         let key = |what| (what, [tile_rows * 2 + class, heads.group, heads.kv, heads.window]);
         // The extent is the number of entries with spans of their own, or 0 where tiles are taken whole.
         let plan = tables.plan(self, key("attention"), 4, || {
@@ -143,12 +169,61 @@ impl CudaDevice {
             let entries = words.len() / 4;
             (words, if split { entries } else { 0 })
         })?;
-        if plan.count == 0 {
+        let cut = Cut { tile_rows, blocks: plan.count, plan: plan.pointer(), parts: 0, spans: plan.extent };
+        self.attend(operands, heads, &cut, || {
+            let merges = tables.plan(self, key("attention spans"), 4, || {
+                let mut first = 0;
+                let mut words = Vec::new();
+                for tile in &tiles(step, heads, tile_rows, &wanted) {
+                    let spans = tile.spans.len();
+                    words.extend([tile.sequence, tile.first_row, first, spans].map(|number| number as i32));
+                    first += spans;
+                }
+                (words, 0)
+            })?;
+            Ok((merges.count, merges.pointer()))
+        })
+    }
+
+    /// Attention of one token of every sequence by a grid that does not depend on lengths, so that it can be recorded.
+    fn attend_any_length(&self, operands: Operands, heads: &Heads, tile_rows: usize) -> Result<()> {
+        let sequences = operands.step.sequences().len();
+        let tiles = sequences * heads.kv;
+        let processors = self.card().multiprocessors;
+        let few = tiles < 2 * processors;
+        let parts = if few { (BLOCKS_EACH * processors).div_ceil(tiles).min(PARTS) } else { 1 };
+        let spans = operands.layer.pages().div_ceil(SPAN / PAGE) + sequences;
+        let spans = if parts > 1 { spans.min(SPANS[0] + SPANS[1] * sequences) } else { 0 };
+        if spans > 0 {
+            phase::limit_spans(spans);
+        }
+        let cut = Cut { tile_rows, blocks: sequences * parts, plan: 0, parts, spans };
+        self.attend(operands, heads, &cut, || Ok((sequences, 0)))
+    }
+
+    /// Launches what `cut` says; `merges` are the tiles whose spans are put together, and the address of their list.
+    fn attend(
+        &self,
+        operands: Operands,
+        heads: &Heads,
+        cut: &Cut,
+        merges: impl FnOnce() -> Result<(usize, CUdeviceptr)>,
+    ) -> Result<()> {
+        if cut.blocks == 0 {
             return Ok(());
         }
-        let partials = self.temporary(4 * plan.extent * heads.kv * tile_rows * (heads.value_dim + 2))?;
+        let Operands { step, queries, layer, spec, out } = operands;
+        let tables = self.step(step)?;
+        let tile_rows = cut.tile_rows;
+        let defines = [
+            ("ROWS", tile_rows as i64),
+            ("DK", heads.key_dim as i64),
+            ("DV", heads.value_dim as i64),
+            ("KV", kv_number(layer.dtype())),
+        ];
+        let partials = self.temporary(4 * cut.spans * heads.kv * tile_rows * (heads.value_dim + 2))?;
         self.launch(&ATTENTION, &defines, "attention")?
-            .grid([plan.count, heads.kv, 1])
+            .grid([cut.blocks, heads.kv, 1])
             .block(THREADS)
             .shared(heads.shared_bytes(tile_rows))
             .arg(queries)
@@ -161,38 +236,31 @@ impl CudaDevice {
             .arg(out.strides()[1])
             .arg(tables.sequences())
             .arg(tables.pages())
-            .arg(plan.pointer())
+            .arg(cut.plan)
             .arg(partials.pointer())
             .arg(heads.kv as i32)
             .arg(heads.group as i32)
             .arg(spec.scale)
             .arg(heads.window as i32)
             .arg(spec.softcap.unwrap_or(0.0))
+            .arg(cut.parts as i32)
             .run()?;
-        if plan.extent == 0 {
+        if cut.spans == 0 {
             return Ok(());
         }
-        let merges = tables.plan(self, key("attention spans"), 4, || {
-            let mut first = 0;
-            let mut words = Vec::new();
-            for tile in &tiles(step, heads, tile_rows, &wanted) {
-                let spans = tile.spans.len();
-                words.extend([tile.sequence, tile.first_row, first, spans].map(|number| number as i32));
-                first += spans;
-            }
-            (words, 0)
-        })?;
+        let (tiles, list) = merges()?;
         self.launch(&ATTENTION, &defines, "combine")?
-            .grid([merges.count, heads.kv, tile_rows])
+            .grid([tiles, heads.kv, tile_rows])
             .block(THREADS)
             .arg(partials.pointer())
-            .arg(merges.pointer())
+            .arg(list)
             .arg(out)
             .arg(out.strides()[0])
             .arg(out.strides()[1])
             .arg(tables.sequences())
             .arg(heads.kv as i32)
             .arg(heads.group as i32)
+            .arg(heads.window as i32)
             .run()
     }
 }
@@ -241,13 +309,21 @@ impl AttentionOps for CudaDevice {
         if self.has_flash(layer, &heads) {
             return self.flash(step, queries, layer, spec, out, &heads);
         }
+        let operands = Operands { step, queries, layer, spec, out };
         let large = heads.large_tile(self);
         let small = heads.group.next_power_of_two().clamp(4, large);
         let is_small = |sequence: &StepSequence| sequence.len * heads.group <= small;
-        self.attend(step, queries, layer, spec, out, &heads, small, 0, is_small)?;
+        if self.context().phase() == Phase::Recording {
+            if heads.group > small || step.sequences().iter().any(|sequence| sequence.len != 1) {
+                let what = "attention of more than a tile's rows of a sequence".to_owned();
+                return Err(Error::Cuda(CudaError::Recording { what }));
+            }
+            return self.attend_any_length(operands, &heads, small);
+        }
+        self.attend_by_lists(operands, &heads, small, 0, is_small)?;
         if step.sequences().iter().all(is_small) {
             return Ok(());
         }
-        self.attend(step, queries, layer, spec, out, &heads, large, 1, |sequence| !is_small(sequence))
+        self.attend_by_lists(operands, &heads, large, 1, |sequence| !is_small(sequence))
     }
 }

@@ -7,6 +7,14 @@
 #endif
 #include "blocks.cuh"
 
+// The id of a token: as it stands there or, with the highest bit set, what an earlier step has left in that row of the
+// ids that `late` points to. What is no row of the table, as -1 where nothing could be chosen, is taken for 0.
+static __device__ __forceinline__ i64 token_id(const u32 *ids, const u64 *late, u32 rows, int token) {
+    u32 id = ids[token];
+    if (id >> 31) id = ((const u32 *)*late)[id & 0x7fffffffu];
+    return id < rows ? id : 0;
+}
+
 #if SCALAR
 
 static __device__ __forceinline__ float stored(const u8 *row, int i) {
@@ -30,13 +38,13 @@ static __device__ __forceinline__ float stored(const u8 *row, int i) {
 }
 
 extern "C" __global__ void embed(
-    const u32 *ids, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride, int tokens, int cols,
-    float table_scale, float scale
+    const u32 *ids, const u64 *late, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride,
+    int tokens, int rows, int cols, float table_scale, float scale
 ) {
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * cols) return;
     int token = (int)(i / cols), column = (int)(i - (i64)token * cols);
-    float value = stored(table + ids[token] * row_bytes, column);
+    float value = stored(table + token_id(ids, late, rows, token) * row_bytes, column);
     out[token * out_stride + column] = __fmul_rn(__fmul_rn(value, table_scale), scale);
 }
 
@@ -62,15 +70,15 @@ static __device__ __forceinline__ void unpack(
 }
 
 extern "C" __global__ void embed(
-    const u32 *ids, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride, int tokens, int cols,
-    float table_scale, float scale
+    const u32 *ids, const u64 *late, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride,
+    int tokens, int rows, int cols, float table_scale, float scale
 ) {
     int groups = (cols + blocks::GROUP - 1) / blocks::GROUP;
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * groups) return;
     int token = (int)(i / groups), group = (int)(i - (i64)token * groups);
     u32 words[GROUP_WORDS<Weight>];
-    load_group<Weight, false>(table + ids[token] * row_bytes + (i64)group * Weight::BYTES, words);
+    load_group<Weight, false>(table + token_id(ids, late, rows, token) * row_bytes + (i64)group * Weight::BYTES, words);
     out += token * out_stride + group * blocks::GROUP;
     int left = cols - group * blocks::GROUP;
     unpack<0>(words, book, out, left, table_scale, scale);

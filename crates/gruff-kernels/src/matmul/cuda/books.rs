@@ -1,19 +1,20 @@
 //! The code books that decoding looks values up in, copied to the card when first needed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use cudarc::driver::sys::CUdeviceptr;
 use gruff_blocks::BlockType;
 use gruff_blocks::codebooks::{IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID};
 
 use crate::Result;
-use crate::cuda::{CudaDevice, Pooled};
+use crate::cuda::CudaDevice;
+use crate::cuda::phase::Phase;
 
 /// The books on a card, by type.
 #[derive(Default)]
 pub(crate) struct Books {
-    copied: Mutex<HashMap<BlockType, Arc<Pooled>>>,
+    copied: Mutex<HashMap<BlockType, CUdeviceptr>>,
 }
 
 /// A type's book as the kernels read it, an entry's values one after the other; none for most types.
@@ -53,11 +54,12 @@ impl CudaDevice {
         }
         let mut copied = self.books().copied.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(known) = copied.get(&block_type) {
-            return Ok(known.pointer());
+            return Ok(*known);
         }
-        let memory = Arc::new(self.upload(&book(block_type))?);
-        let pointer = memory.pointer();
-        copied.insert(block_type, memory);
+        let pointer = self.constant(&book(block_type))?;
+        if self.context().phase() != Phase::Rehearsing {
+            copied.insert(block_type, pointer);
+        }
         Ok(pointer)
     }
 }

@@ -3,7 +3,7 @@
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::MATRICES;
-use crate::cuda::{CudaDevice, Pooled, pointer};
+use crate::cuda::{CudaDevice, pointer};
 use crate::elementwise::cuda::glu_number;
 use crate::matmul::Glu;
 use crate::{PackedTensor, Result, Tensor};
@@ -38,10 +38,9 @@ impl Finish {
     }
 }
 
-/// `struct Matrices` of `product.cuh`, and what it points to.
+/// `struct Matrices` of `product.cuh`.
 pub(crate) struct Matrices {
     pub(crate) words: [u64; WORDS * MATRICES],
-    _scales: Vec<Pooled>,
 }
 
 /// 64-bit words of `struct Matrix`.
@@ -60,16 +59,13 @@ pub(crate) fn matrix_bytes(weight: &PackedTensor) -> usize {
 impl Matrices {
     pub(crate) fn of(device: &CudaDevice, operands: &[Operand]) -> Result<Self> {
         let mut words = [0; WORDS * MATRICES];
-        let mut kept = Vec::new();
         for (operand, words) in operands.iter().zip(words.chunks_exact_mut(WORDS)) {
             let Operand { weight, bias, out } = operand;
-            let scales: Vec<f32> = (0..weight.matrices()).map(|matrix| weight.scale(matrix)).collect();
-            let first = scales.first().copied().unwrap_or(1.0);
+            let scales = || (0..weight.matrices()).map(|matrix| weight.scale(matrix));
+            let first = scales().next().unwrap_or(1.0);
             let mut scales_at = 0;
-            if scales.iter().any(|scale| *scale != first) {
-                let copied = device.upload(&scales)?;
-                scales_at = copied.pointer();
-                kept.push(copied);
+            if scales().any(|scale| scale != first) {
+                scales_at = device.constant(&scales().collect::<Vec<f32>>())?;
             }
             let rows_and_scale = weight.rows() as u64 | u64::from(first.to_bits()) << 32;
             let stride = out.strides()[0] as u64;
@@ -83,6 +79,6 @@ impl Matrices {
                 rows_and_scale,
             ]);
         }
-        Ok(Self { words, _scales: kept })
+        Ok(Self { words })
     }
 }

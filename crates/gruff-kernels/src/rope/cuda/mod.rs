@@ -14,15 +14,15 @@ impl RopeOps for CudaDevice {
     fn rope_table(&self, step: &Step, spec: &RopeSpec, table: &Tensor) -> Result<()> {
         let half = spec.half();
         let axes: Vec<i32> = (0..half).map(|j| spec.axis(j) as i32).collect();
-        let (frequencies, axes) = (self.upload(spec.inv_freq())?, self.upload(&axes)?);
+        let (frequencies, axes) = (self.constant(spec.inv_freq())?, self.constant(&axes)?);
         let step_tables = self.step(step)?;
         let launch = self.launch(&SOURCE, &[], "rope_table")?;
         launch
             .grid([(step.len() * half).div_ceil(THREADS), 1, 1])
             .block(THREADS)
             .arg(step_tables.positions())
-            .arg(frequencies.pointer())
-            .arg(axes.pointer())
+            .arg(frequencies)
+            .arg(axes)
             .arg(table)
             .arg(table.strides()[0])
             .arg(table.strides()[1])

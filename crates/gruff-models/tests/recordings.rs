@@ -1,0 +1,202 @@
+//! Steps that a card replays as graphs give the bits of steps that are launched; where there is a card (or what stands in
+//! for one, `tools/emulator`).
+
+mod common;
+
+use common::{ARCHITECTURES, File, VOCAB, ids};
+use gruff_blocks::BlockType;
+use gruff_kernels::sampling::{SampleSpec, sample};
+use gruff_kernels::{
+    CudaError, CudaOptions, DType, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, Tensor,
+};
+use gruff_models::{CacheOptions, Caches, Model, Steps, prepare};
+
+const SEQUENCES: usize = 3;
+const PAGES: usize = 12;
+
+/// The card, with and without graphs.
+fn card(graphs: bool) -> Option<Device> {
+    match Device::cuda(0, CudaOptions { graphs, ..CudaOptions::default() }) {
+        Ok(device) => Some(device),
+        Err(Error::Cuda(error @ CudaError::NoDriver { .. })) => {
+            eprintln!("nothing is recorded here: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sequences that go through a model together.
+struct Run {
+    model: Box<dyn Model>,
+    caches: Caches,
+    past: [usize; SEQUENCES],
+}
+
+impl Run {
+    fn new(file: &File, device: &Device, kv_dtype: KvDtype) -> Self {
+        let model = file.load(device);
+        let options = CacheOptions { kv_dtype, pages: SEQUENCES * PAGES, slots: SEQUENCES, rollback: 0 };
+        let caches = model.new_caches(&options).expect("small caches");
+        Self { model, caches, past: [0; SEQUENCES] }
+    }
+
+    /// Puts so many tokens of each sequence through, those of the first one late where ids are given: logits.
+    fn step(&mut self, lens: [usize; SEQUENCES], late: Option<&Tensor>) -> Tensor {
+        let mut tokens = Vec::new();
+        let mut sequences = Vec::new();
+        for (index, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
+            let past = self.past[index];
+            tokens.extend(&ids(index as u32, past + len)[past..]);
+            // Pages lie apart.
+            let pages = (0..PAGES).map(|page| (page * SEQUENCES + index) as u32).collect();
+            sequences.push(StepSequence { len, past, slot: index, pages });
+            self.past[index] += len;
+        }
+        let mut step = Step::text(tokens, sequences).expect("a step");
+        if let Some(ids) = late {
+            step = step.with_late_ids(ids, vec![(0, 1)]).expect("a row");
+        }
+        self.model.forward(&step, &mut self.caches).expect("it runs")
+    }
+}
+
+fn bits(logits: &Tensor) -> Vec<u32> {
+    logits.to_vec_f32().expect("logits").into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn replayed_steps_have_the_bits_of_launched_ones() {
+    let (Some(graphs), Some(launches)) = (card(true), card(false)) else { return };
+    for architecture in ARCHITECTURES {
+        for kv_dtype in [KvDtype::F16, KvDtype::F32] {
+            let file = File::new(architecture, BlockType::Q4_0);
+            let mut runs = [&graphs, &launches].map(|device| Run::new(&file, device, kv_dtype));
+            // Over borders of pages, chunks and spans; numbers of sequences come, go and come back.
+            let prompts = [[5, 61, 120], [0, 2, 0], [3, 0, 9]];
+            let alike = |lens, runs: &mut [Run; 2]| {
+                let [replayed, launched] = runs.each_mut().map(|run| bits(&run.step(lens, None)));
+                assert_eq!(replayed, launched, "{architecture} {kv_dtype}: {lens:?} at {:?}", runs[0].past);
+            };
+            for prompt in prompts {
+                alike(prompt, &mut runs);
+                for _ in 0..5 {
+                    alike([1, 1, 1], &mut runs);
+                }
+                for _ in 0..4 {
+                    alike([0, 1, 0], &mut runs);
+                    alike([1, 0, 1], &mut runs);
+                }
+            }
+            let recorded = format!("{:?}", runs[0].caches);
+            assert!(recorded.contains("3 recordings"), "{recorded}");
+            assert!(format!("{:?}", runs[1].caches).contains("0 recordings"));
+        }
+    }
+}
+
+#[test]
+fn logits_that_somebody_holds_stay_as_they_are() {
+    let Some(device) = card(true) else { return };
+    let mut run = Run::new(&File::new("qwen35", BlockType::Q4_0), &device, KvDtype::F16);
+    run.step([9, 40, 7], None);
+    let held: Vec<(Tensor, Vec<u32>)> = (0..5)
+        .map(|_| {
+            let logits = run.step([1, 1, 1], None);
+            let bits = bits(&logits);
+            (logits, bits)
+        })
+        .collect();
+    for (logits, before) in &held {
+        assert_eq!(bits(logits), *before);
+    }
+}
+
+#[test]
+fn ids_that_stay_on_the_card_are_those_it_chose() {
+    for graphs in [true, false] {
+        let Some(device) = card(graphs) else { return };
+        let file = File::new("qwen35moe", BlockType::Q4_0);
+        let mut runs = [0, 1].map(|_| Run::new(&file, &device, KvDtype::F16));
+        let spec = SampleSpec {
+            temperature: 0.8,
+            top_k: 20,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            penalized: Vec::new(),
+            seed: 7,
+            position: 0,
+        };
+        for run in &mut runs {
+            run.step([6, 3, 0], None);
+        }
+        for _ in 0..6 {
+            // The first sequence's next token is what stands in row 1.
+            let next = ids(0, runs[0].past[0] + 1)[runs[0].past[0]];
+            let known = device.tensor_i32(&[-1, next as i32, 3], &[3]).expect("ids");
+            let [ours, theirs] = &mut runs;
+            let ours = ours.step([1, 1, 0], Some(&known));
+            assert_eq!(bits(&ours), bits(&theirs.step([1, 1, 0], None)));
+            let chosen = device.scratch(DType::I32, &[2]).expect("ids");
+            sample(&ours, &[spec.clone(), spec.clone()], &chosen).expect("it draws");
+            let later = chosen.read_later().expect("a copy");
+            let at_once = chosen.to_vec_i32().expect("a copy");
+            assert_eq!(later.wait().expect("it arrives"), at_once);
+            assert!(at_once.iter().all(|id| (0..VOCAB as i32).contains(id)));
+        }
+    }
+}
+
+#[test]
+fn ids_on_the_card_that_are_not_in_the_vocabulary_are_taken_for_0() {
+    let Some(device) = card(true) else { return };
+    let file = File::new("qwen35", BlockType::Q4_0);
+    let mut runs = [0, 1, 2].map(|_| Run::new(&file, &device, KvDtype::F16));
+    // Launched, then replayed.
+    for _ in 0..4 {
+        let [zero, none, wild] = [0, -1, i32::MAX].map(|id| device.tensor_i32(&[7, id], &[2]).expect("ids"));
+        let [first, second, third] = &mut runs;
+        let expected = bits(&first.step([1, 0, 0], Some(&zero)));
+        assert_eq!(bits(&second.step([1, 0, 0], Some(&none))), expected);
+        assert_eq!(bits(&third.step([1, 0, 0], Some(&wild))), expected);
+    }
+}
+
+#[test]
+fn ids_pages_and_slots_that_are_not_there_are_refused() {
+    let Some(device) = card(true) else { return };
+    let mut run = Run::new(&File::new("qwen35", BlockType::Q4_0), &device, KvDtype::F16);
+    for _ in 0..3 {
+        run.step([1, 1, 1], None);
+    }
+    let own: Vec<u32> = (0..PAGES as u32).collect();
+    let far = vec![(SEQUENCES * PAGES) as u32];
+    for (id, slot, pages) in
+        [(VOCAB as u32, 0, &own), (1, SEQUENCES, &own), (1, 0, &far), (1, 0, &Vec::new())]
+    {
+        let sequence = |slot, pages: &Vec<u32>| StepSequence { len: 1, past: 3, slot, pages: pages.clone() };
+        let sequences = vec![sequence(slot, pages), sequence(1, &own), sequence(2, &own)];
+        let step = Step::text(vec![id, 1, 1], sequences).expect("a step");
+        assert!(run.model.forward(&step, &mut run.caches).is_err(), "{id} {slot} {pages:?}");
+    }
+}
+
+#[test]
+fn a_rehearsal_finds_the_kernels_of_all_steps() {
+    let Some(device) = card(true) else { return };
+    for architecture in ["qwen35moe", "gemma3"] {
+        let mut run = Run::new(&File::new(architecture, BlockType::Q8_0), &device, KvDtype::F16);
+        let steps = Steps { kv_dtype: KvDtype::F16, sequences: SEQUENCES, tokens: 200 };
+        let taken = device.allocated_bytes();
+        prepare(&*run.model, &steps).expect("they compile");
+        assert_eq!(device.allocated_bytes(), taken, "a rehearsal takes no memory");
+        let ready = device.loaded_kernels();
+        for lens in [[1, 0, 0], [1, 1, 1], [100, 20, 3], [0, 1, 1], [150, 0, 0], [2, 7, 9], [1, 1, 1]] {
+            bits(&run.step(lens, None));
+        }
+        assert_eq!(device.loaded_kernels(), ready, "{architecture}: nothing is left to compile");
+    }
+}
+
+const _: () = assert!(PAGES * PAGE_LEN > 300, "there is room for all tokens");
