@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs CUDA kernels without a card: builds the driver and compiler of tools/emulator, tests them, holds `--device cuda` to the
 # contracts of the operations with them (each family, some types of weights, in several orders of threads and blocks), lets the
-# bundled model answer, and plays the bad cases through. Needs g++, Python and an x86-64 processor with AVX2, F16C and FMA.
+# bundled model answer, plays the bad cases through, and replays recorded steps. Needs cargo, g++, Python and an x86-64
+# processor with AVX2, F16C and FMA.
 #
 #   tools/checks/cuda_emulated.sh CONFORMANCE GRUFF
 set -euo pipefail
@@ -54,8 +55,17 @@ cases | xargs --max-procs="$(nproc)" --delimiter='\n' --max-args=1 bash -c 'one 
 
 # Sampling aside, an answer does not depend on the order, nor on when work is done.
 answer() {
-    "$gruff" run "What is the capital of France?" --device cuda --temperature 0 | tee /dev/stderr | grep --quiet Paris
+    local told
+    told=$("$gruff" run "What is the capital of France?" --device cuda --temperature 0)
+    printf '%s\n' "$told"
+    [[ $told == *Paris* ]]
 }
 answer
 CUDA_EMULATOR_ORDER=random:3 CUDA_EMULATOR_LATE=1 answer
 python3 tools/checks/cuda_faults.py "$gruff"
+
+# Steps that are replayed, also where a replay is refused.
+cargo test --quiet --workspace --test recordings
+faults=$(mktemp)
+trap 'rm -f "$faults"' EXIT
+CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test recordings refused_by_the_driver

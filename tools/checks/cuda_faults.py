@@ -36,7 +36,7 @@ def fails(words: str, faults: str = "", **settings: str) -> None:
 
 
 class Server:
-    """`gruff serve` whose card gets faults while it runs."""
+    """`gruff serve` whose card gets faults while it runs; it is ended with the block, whatever happens there."""
 
     def __init__(self, folder: Path):
         self.faults = folder / "faults"
@@ -45,14 +45,33 @@ class Server:
         self.log = open(folder / "log", "w+")
         environment = os.environ | {"CUDA_EMULATOR_FAULTS": str(self.faults)}
         self.process = subprocess.Popen(command, env=environment, stderr=self.log, text=True)
-        self.address = None
-        for _ in range(600):
+
+    def __enter__(self) -> "Server":
+        try:
+            self.address = self.started()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def started(self) -> str:
+        """Its address, once it serves. All kernels are compiled before: slow machines take minutes."""
+        last = time.monotonic() + 600
+        while time.monotonic() < last:
             if found := re.search(r"(http://\S+?)/v1", self.words()):
-                self.address = found[1]
-                return
+                return found[1]
             assert self.process.poll() is None, self.words()
             time.sleep(0.1)
-        raise SystemExit("the server did not start")
+        raise SystemExit(f"the server did not start:\n{self.words()}")
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
 
     def words(self) -> str:
         self.log.seek(0)
@@ -92,8 +111,7 @@ class Server:
 
 def serves(faults: str, lives: bool) -> None:
     """A fault between requests: the next one fails; whether those after it are answered, and that the server says so."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         status, answer = server.ask()
         assert status == 200 and "Paris" in answer, (status, answer)
         server.wish(faults)

@@ -121,8 +121,9 @@ impl Engine {
 
     /// Gives every share pages of its own to write to; where there are none left, the prefix cache loses some first,
     /// then the youngest request goes back to waiting (and computes the same tokens again later, as far as the cache
-    /// has not kept them).
-    pub(crate) fn provide_pages(&mut self, shares: &mut Vec<Share>, events: &mut Vec<Event>) -> Result<()> {
+    /// has not kept them). Not while tokens are on their way, which may end answers: `false` says that they are to be taken
+    /// in and the step is to be planned anew.
+    pub(crate) fn provide_pages(&mut self, shares: &mut Vec<Share>, events: &mut Vec<Event>) -> Result<bool> {
         let mut at = 0;
         while let Some(share) = shares.get(at).copied() {
             let sequence = &mut self.running[share.job].members[share.member];
@@ -147,6 +148,9 @@ impl Engine {
                 && !self.prefix.give_up(&mut self.pages, &copied)
                 && !self.give_up_saving()
             {
+                if self.late.is_some() {
+                    return Ok(false);
+                }
                 let youngest = self.running.len() - 1;
                 if youngest == 0 {
                     let message = format!(
@@ -163,7 +167,7 @@ impl Engine {
                 at = at.min(shares.len());
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn preempt(&mut self, index: usize) {
@@ -184,10 +188,20 @@ impl Engine {
 
     /// Ends the requests of all shares, whose caches are not to be relied on.
     pub(crate) fn fail(&mut self, shares: &[Share], message: &str, events: &mut Vec<Event>) {
-        let mut jobs: Vec<usize> = shares.iter().map(|share| share.job).collect();
-        jobs.dedup();
-        for index in jobs.into_iter().rev() {
-            self.drop_failed(index, message.to_owned(), events);
+        let mut ids = Vec::with_capacity(shares.len());
+        for share in shares {
+            let job = &mut self.running[share.job];
+            ids.push(job.id);
+            // Nothing of it is kept, should it turn out to have ended.
+            job.members[share.member].past = 0;
+        }
+        ids.dedup();
+        // What the step before chose is good.
+        self.arrive(events);
+        for id in ids {
+            if let Some(index) = self.running.iter().position(|job| job.id == id) {
+                self.drop_failed(index, message.to_owned(), events);
+            }
         }
     }
 

@@ -16,7 +16,6 @@ use crate::pages::Pool;
 use crate::plan::MemoryPlan;
 use crate::prefix::PrefixCache;
 use crate::rounds::Rounds;
-use crate::scheduler::plan;
 use crate::{EngineOptions, EngineStats, Event, FinishReason, Request, RequestId, Result};
 
 /// Serves requests on one model: ragged batches, continuous admission, one step at a time.
@@ -244,9 +243,13 @@ impl Engine {
             self.arrive(&mut events);
         }
         self.draft(&mut events);
-        let mut shares = plan(&self.loads(), self.options.budget(self.model.config().vocab_size), self.turn);
-        self.take_turns(&mut shares);
-        self.provide_pages(&mut shares, &mut events)?;
+        let mut shares = self.shares();
+        if !self.provide_pages(&mut shares, &mut events)? {
+            // Answers may have ended, whose pages others then have.
+            self.arrive(&mut events);
+            shares = self.shares();
+            self.provide_pages(&mut shares, &mut events)?;
+        }
         if shares.is_empty() {
             self.arrive(&mut events);
             return Ok(events);

@@ -3,12 +3,20 @@
 use crate::Event;
 use crate::engine::Engine;
 use crate::job::Job;
-use crate::scheduler::{Load, Share};
+use crate::scheduler::{Load, Share, plan};
 use crate::sequence::Sequence;
 
 impl Engine {
+    /// Who computes what in the next step.
+    pub(crate) fn shares(&self) -> Vec<Share> {
+        let budget = self.options.budget(self.model.config().vocab_size);
+        let mut shares = plan(&self.loads(), budget, self.turn);
+        self.take_turns(&mut shares);
+        shares
+    }
+
     /// What all running sequences have to compute.
-    pub(crate) fn loads(&self) -> Vec<Load> {
+    fn loads(&self) -> Vec<Load> {
         let members = |(index, job): (usize, &Job)| {
             let load = |(member, sequence)| Load::of(index, member, sequence, self.keeper.room(sequence));
             // One whose last token is on its way has nothing to compute any more.
@@ -57,7 +65,7 @@ impl Engine {
 
     /// Requests that look inside the model take turns with those that do not, or look at something else: attention in
     /// plain code differs in the last bits, and a request's tokens do not depend on others.
-    pub(crate) fn take_turns(&mut self, shares: &mut Vec<Share>) {
+    fn take_turns(&self, shares: &mut Vec<Share>) {
         let looks = |share: &Share| {
             let outputs = self.running[share.job].request.outputs;
             (outputs.hidden_states, outputs.attentions)

@@ -10,6 +10,7 @@ use gruff_engine::logits::{TokenContext, processor_fn};
 use gruff_engine::speculation::PromptLookup;
 use gruff_engine::stopping::criterion_fn;
 use gruff_engine::{Engine, EngineOptions, Event, FinishReason, Request, RequestId, SamplingParams};
+use gruff_kernels::PAGE_LEN;
 
 /// What became of every answer.
 type Ends = BTreeMap<(RequestId, usize), (Vec<u32>, Option<FinishReason>)>;
@@ -147,6 +148,79 @@ fn a_request_that_had_to_wait_goes_on_with_the_same_tokens() {
         }
         assert!(engine.stats().preemptions > 0);
         assert!(model.late.load(Ordering::Relaxed) > 100);
+    }
+}
+
+#[test]
+fn a_request_that_had_to_wait_goes_on_from_its_state() {
+    // The second comes to a page's end when there is none left, and the first ends soon after.
+    let (first, second) = (3 * PAGE_LEN + 4, PAGE_LEN - 12);
+    let waits = 6 * PAGE_LEN;
+    let pages = waits / PAGE_LEN + (waits + first - second).div_ceil(PAGE_LEN);
+    let requests = vec![
+        (0, request(&vec![1; first], waits - second + 6)),
+        (0, request(&vec![2; second], waits + PAGE_LEN)),
+    ];
+    let run = |late| {
+        let options = EngineOptions { cache_tokens: Some(pages * PAGE_LEN), ..options(400, 2) };
+        let (model, mut engine) = engine(true, late, options);
+        let ends = serve(&mut engine, &requests, &[]);
+        assert_eq!(engine.stats().preemptions, 1);
+        (ends, model.computed())
+    };
+    let ((wanted, least), (ends, computed)) = (run(false), run(true));
+    assert_eq!(ends, wanted);
+    assert!(least < first + second + 2 * waits + PAGE_LEN + 16, "{least} tokens: nothing is computed twice");
+    assert!(computed <= least + requests.len(), "{computed} tokens went through the model, not {least}");
+}
+
+#[test]
+fn pages_of_an_answer_whose_end_is_on_its_way_are_waited_for() {
+    // Two answers of one request share a page, have one each, and one has ended when both would need a third.
+    let stop = criterion_fn("one of them", |context: &TokenContext<'_>| {
+        context.seed == 6 && context.tokens.len() == 2 * PAGE_LEN + 1
+    });
+    let both =
+        Request { num_return_sequences: 2, stopping: vec![stop], ..sampled(&[1; PAGE_LEN], 2 * PAGE_LEN, 5) };
+    let mut all = Vec::new();
+    for late in [false, true] {
+        let size = 3 * PAGE_LEN;
+        let (model, mut engine) =
+            engine(false, late, EngineOptions { cache_tokens: Some(size), ..options(size, 2) });
+        all.push(serve(&mut engine, &[(0, both.clone())], &[]));
+        assert_eq!(model.late.load(Ordering::Relaxed) > 50, late);
+    }
+    assert_eq!(all[0], all[1]);
+    let reasons: Vec<_> = all[0].values().map(|end| end.1).collect();
+    assert_eq!(reasons, [Some(FinishReason::MaxNewTokens), Some(FinishReason::Criterion)]);
+}
+
+#[test]
+fn tokens_from_before_a_step_that_fails_are_told_of() {
+    for recurrent in [false, true] {
+        let (model, mut engine) = engine(recurrent, true, options(1024, 2));
+        let prompt = vec![3; 70];
+        // The last token of the second is on its way when the step fails.
+        let id = engine.submit(request(&prompt, 50)).unwrap();
+        let other = engine.submit(request(&[4; 60], 10)).unwrap();
+        let mut answers = Answers::default();
+        (0..10).for_each(|_| answers.step(&mut engine));
+        assert_eq!(answers.tokens[&id], expected(&prompt, 9));
+        model.fails.store(true, Ordering::Relaxed);
+        let events = engine.step().unwrap();
+        engine.audit().unwrap();
+        assert!(matches!(events.last(), Some(Event::Failed { request, .. }) if *request == id), "{events:?}");
+        events
+            .iter()
+            .filter(|event| !matches!(event, Event::Failed { .. }))
+            .for_each(|event| answers.take(event));
+        assert_eq!(answers.tokens[&id], expected(&prompt, 10));
+        assert_eq!(answers.tokens[&other], expected(&[4; 60], 10));
+        assert_eq!(answers.finished[&other].0, FinishReason::MaxNewTokens);
+        assert!(engine.is_idle());
+        model.fails.store(false, Ordering::Relaxed);
+        let id = engine.submit(request(&prompt, 50)).unwrap();
+        assert_eq!(Answers::run(&mut engine).tokens[&id], expected(&prompt, 50));
     }
 }
 

@@ -83,6 +83,12 @@ pub(crate) trait Backend:
         self.allocate(bytes)
     }
 
+    /// Gives back memory of its own that operations took beside tensors and nobody holds.
+    fn forget_temporaries(&self) {}
+
+    /// Gives back what operations of recordings took beside tensors. None of those is replayed any more.
+    fn forget_recordings(&self) {}
+
     /// What becomes of intermediate results that this thread takes now.
     fn scratch_reuse(&self) -> Reuse {
         Reuse::Scratch
@@ -143,13 +149,16 @@ struct Inner {
     peak: AtomicUsize,
 }
 
-/// Memory that only recordings use, one of them at a time. It is never given back: their kernels know its addresses.
+/// Memory that only recordings use, one of them at a time. Their kernels know its addresses: it is given back only
+/// together with all of them.
 #[derive(Default)]
 struct Recorded {
     free: HashMap<usize, Vec<Memory>>,
     /// Pieces that are in use.
     in_use: usize,
     leased: bool,
+    /// Counts how often it was given back: recordings from before are void.
+    generation: u64,
 }
 
 /// The right to record or replay. Handed on to the result, it ends when that is dropped.
@@ -443,6 +452,11 @@ impl Device {
         Some(Lease(self))
     }
 
+    /// Which recordings are good, as long as a lease lasts: those that were made in this generation.
+    pub(crate) fn recordings_generation(&self) -> u64 {
+        lock(&self.inner.recorded).generation
+    }
+
     /// Pieces of recordings' memory that are in use.
     pub(crate) fn recorded_in_use(&self) -> usize {
         lock(&self.inner.recorded).in_use
@@ -470,10 +484,11 @@ impl Device {
 
     /// Gets the kernels ready that `pass` needs, those that are to be compiled several at a time: its operations are
     /// checked, but none runs and no memory is taken for them; values that it copies out are zeros. Says how many were
-    /// compiled. Devices whose kernels are part of the program do nothing.
+    /// compiled. One that cannot be compiled or loaded costs a warning here and is the error of the operation that needs
+    /// it. Devices whose kernels are part of the program do nothing.
     ///
     /// # Errors
-    /// [`Error::Cuda`] for a kernel that cannot be compiled or loaded.
+    /// [`Error::Cuda`] when the device is [`lost`](Self::lost).
     pub fn prepare(&self, mut pass: impl FnMut()) -> Result<usize> {
         self.inner.backend.prepare(&mut pass).unwrap_or(Ok(0))
     }
@@ -519,10 +534,14 @@ impl Device {
             Reuse::Recorded => self.inner.backend.allocate_undefined(bytes),
             _ => self.inner.backend.allocate(bytes),
         };
-        let memory = take().or_else(|| {
-            // What was given back for steps of other sizes may be in the way.
-            self.forget_scratch();
-            take()
+        // While a recording is made nothing can be given back: it may be part of it.
+        let memory = take().or_else(|| match self.inner.backend.scratch_reuse() {
+            Reuse::Recorded => None,
+            _ => {
+                // What was given back for steps of other sizes may be in the way.
+                self.forget_scratch();
+                take().or_else(|| self.forget_recordings().then(take)?)
+            }
         });
         let Some(memory) = memory else {
             if reuse == Reuse::Recorded {
@@ -542,6 +561,23 @@ impl Device {
         for (bytes, memories) in free {
             self.inner.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
         }
+        self.inner.backend.forget_temporaries();
+    }
+
+    /// Gives back the memory of all recordings, which are made anew when their steps come again; `false` where there is
+    /// none, or one of them or its result is in use.
+    fn forget_recordings(&self) -> bool {
+        let mut recorded = lock(&self.inner.recorded);
+        if recorded.leased || recorded.in_use > 0 || recorded.free.is_empty() {
+            return false;
+        }
+        recorded.generation += 1;
+        for (bytes, memories) in std::mem::take(&mut recorded.free) {
+            self.inner.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
+        }
+        // Under the lock: nobody begins a recording meanwhile.
+        self.inner.backend.forget_recordings();
+        true
     }
 
     fn count(&self, bytes: usize) {

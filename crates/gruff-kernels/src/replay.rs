@@ -17,6 +17,9 @@ const MOST_SEQUENCES: usize = 256;
 /// Recordings that are kept, one for each number of sequences.
 const MOST_RECORDINGS: usize = 64;
 
+/// Steps that are launched before another attempt to record or replay them: what failed may have been short of memory.
+const PAUSE: usize = 1000;
+
 /// What a device has recorded.
 pub(crate) trait Recording: Send {
     /// Runs it for a step of the same shape; `false`, and nothing is done, where it has no room for the step.
@@ -39,12 +42,14 @@ enum State {
     /// Such a step ran once: its kernels are there.
     Seen,
     Ready(Box<dyn Recording>, Place),
-    /// It cannot be recorded.
-    Refused,
+    /// It could not be recorded or replayed: so many more steps are launched.
+    Refused(usize),
 }
 
 /// Where a recording leaves its result.
 struct Place {
+    /// Of the device's recordings.
+    generation: u64,
     address: u64,
     bytes: usize,
     dtype: DType,
@@ -83,11 +88,13 @@ impl Recordings {
         let sequences = step.len();
         let own = |kept: &Kept| kept.owner == owner && kept.sequences == sequences;
         let Some(at) = kept.iter().position(own) else {
+            // Only what ran has all that a recording finds there: kernels, tables of constants.
+            let result = pass()?;
             if kept.len() == MOST_RECORDINGS {
                 kept.remove(0);
             }
             kept.push(Kept { owner, sequences, state: State::Seen });
-            return pass();
+            return Ok(result);
         };
         // Those that were used last stand last.
         let mut found = kept.remove(at);
@@ -105,23 +112,45 @@ impl Kept {
         step: &Step,
         pass: &dyn Fn() -> Result<Tensor, E>,
     ) -> Result<Tensor, E> {
-        if matches!(self.state, State::Refused) {
+        if let State::Refused(left) = &mut self.state {
+            *left -= 1;
+            if *left == 0 {
+                self.state = State::Seen;
+            }
             return pass();
         }
         // Another recording's result is still in use.
         let Some(lease) = device.lease() else { return pass() };
+        if matches!(&self.state, State::Ready(_, place) if place.generation != device.recordings_generation())
+        {
+            // Its memory was needed for something else.
+            self.state = State::Seen;
+        }
         if matches!(self.state, State::Seen) {
             match record(device, step, pass) {
                 Ok((recording, place)) => self.state = State::Ready(recording, place),
-                Err(fault) => {
-                    warn(&fault);
-                    self.state = State::Refused;
-                }
+                Err(fault) => self.refuse(&fault),
             }
         }
-        let State::Ready(recording, place) = &self.state else { return pass() };
+        let State::Ready(recording, place) = &self.state else {
+            drop(lease);
+            return pass();
+        };
         let Some(result) = place.take(lease)? else { return pass() };
-        if recording.replay(step)? { Ok(result) } else { pass() }
+        match recording.replay(step) {
+            Ok(true) => return Ok(result),
+            Ok(false) => {}
+            Err(fault) if device.lost().is_some() => return Err(fault.into()),
+            Err(fault) => self.refuse(&fault.to_string()),
+        }
+        // What the pass takes may need its memory.
+        drop(result);
+        pass()
+    }
+
+    fn refuse(&mut self, fault: &str) {
+        warn(fault);
+        self.state = State::Refused(PAUSE);
     }
 }
 
@@ -135,7 +164,8 @@ fn record<E: fmt::Display>(
     let recording = device.record(step, &mut || {
         place = pass().map_err(|error| error.to_string()).and_then(|result| Place::of(&result));
     });
-    let (place, recording) = (place?, recording.map_err(|error| error.to_string())?);
+    let (mut place, recording) = (place?, recording.map_err(|error| error.to_string())?);
+    place.generation = device.recordings_generation();
     if device.recorded_in_use() > 0 {
         return Err("the pass keeps intermediate results".to_owned());
     }
@@ -148,6 +178,7 @@ impl Place {
         let address = buffer.memory().address().filter(|_| buffer.is_recorded());
         match address {
             Some(address) if result.offset() == 0 && result.is_contiguous() => Ok(Self {
+                generation: 0,
                 address,
                 bytes: buffer.bytes(),
                 dtype: result.dtype(),
@@ -168,7 +199,7 @@ fn warn(fault: &str) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "warning: decode steps cannot be recorded and are launched operation by operation: {fault}"
+            "warning: decode steps are launched operation by operation for a while, not replayed: {fault}"
         );
     }
 }

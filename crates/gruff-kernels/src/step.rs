@@ -59,6 +59,12 @@ pub struct Step {
     id: u64,
 }
 
+/// A number that no other step has.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Step {
     /// A step of ordinary text: the position of a token is its index in the sequence, and the last token of
     /// each sequence gets logits.
@@ -108,7 +114,8 @@ impl Step {
         if let Some(wild) = rows.iter().find(|(token, row)| *token >= self.len() || *row as usize >= count) {
             return fail(format!("{wild:?}: token {} of {}, row {} of {count}", wild.0, self.len(), wild.1));
         }
-        Ok(Self { late: Some(LateIds { ids: ids.clone(), rows }), ..self })
+        // Clones of it without these ids, or with others, are other steps.
+        Ok(Self { late: Some(LateIds { ids: ids.clone(), rows }), id: next_id(), ..self })
     }
 
     /// A step with explicit positions (`[3][T]`: time, height, width; equal for text) and output rows
@@ -146,9 +153,7 @@ impl Step {
         if let Some(row) = output_rows.iter().find(|row| **row as usize >= total) {
             return fail(format!("output row {row} of {total} tokens"));
         }
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { tokens, positions, starts, sequences, output_rows, late: None, id })
+        Ok(Self { tokens, positions, starts, sequences, output_rows, late: None, id: next_id() })
     }
 
     /// Tokens in the step.
@@ -194,5 +199,21 @@ impl Step {
     /// The tokens that get logits, as indices into the step.
     pub fn output_rows(&self) -> &[u32] {
         &self.output_rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activations, Device};
+
+    #[test]
+    fn a_step_with_other_late_ids_is_another_step() {
+        let sequence = StepSequence { len: 1, past: 0, slot: 0, pages: vec![0] };
+        let step = Step::text(vec![1], vec![sequence]).unwrap();
+        assert_eq!(step.clone().id(), step.id());
+        let ids = Device::reference(Activations::F32).tensor_i32(&[5, 6], &[2]).unwrap();
+        let late = [0, 1].map(|row| step.clone().with_late_ids(&ids, vec![(0, row)]).unwrap());
+        assert!(late[0].id() != step.id() && late[1].id() != step.id() && late[0].id() != late[1].id());
     }
 }

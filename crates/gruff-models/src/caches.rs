@@ -146,14 +146,16 @@ impl Caches {
         &self.recordings
     }
 
-    /// Whether a step's ids, pages and slots are all there: what operations check when they are called.
-    pub(crate) fn admit(&self, step: &Step, vocab_size: usize) -> bool {
+    /// Whether a step's ids, pages and slots are all there, on this device: what operations check when they are called.
+    pub(crate) fn admit(&self, step: &Step, vocab_size: usize, device: &Device) -> bool {
         let CacheOptions { pages, slots, .. } = self.options;
         let known = match step.tokens() {
             StepTokens::Ids(ids) => ids.iter().all(|id| (*id as usize) < vocab_size),
             StepTokens::Embeddings(_) => false,
         };
+        let here = step.late().is_none_or(|late| late.ids().device().same(device));
         known
+            && here
             && step.sequences().iter().all(|sequence| {
                 let needed = (sequence.past + sequence.len).div_ceil(PAGE_LEN);
                 let own = sequence.pages.get(..needed);

@@ -19,9 +19,13 @@ pub struct Steps {
 /// Tokens that sequences have before, so that their keys are more than a block of a kernel takes.
 const PAST: usize = 6 * PAGE_LEN + 5;
 
-/// Numbers up to `most`, all of them where kernels differ by one more, then in steps.
+/// Numbers up to `most`, all of them where kernels differ by one more, then in steps, which grow where steps are so large
+/// that one takes longer than a kernel to compile.
 fn sizes(most: usize) -> impl Iterator<Item = usize> {
-    let all = (1..=9).chain((16..128).step_by(8)).chain((128..=most).step_by(64));
+    const LARGE: usize = 1024;
+    let doubled = std::iter::successors(Some(2 * LARGE), |size| size.checked_mul(2));
+    let all = (1..=9).chain((16..128).step_by(8)).chain((128..=LARGE).step_by(64));
+    let all = all.chain(doubled.take_while(move |size| *size < most));
     all.filter(move |size| *size < most).chain([most])
 }
 
@@ -30,7 +34,8 @@ fn sizes(most: usize) -> impl Iterator<Item = usize> {
 /// nor where hooks or modules of one's own would see the rehearsal.
 ///
 /// # Errors
-/// [`crate::Error::Kernel`] for a kernel that cannot be compiled or loaded.
+/// [`crate::Error::Kernel`] when the device is lost. A kernel that cannot be compiled or loaded costs a warning here and is
+/// the error of the step that needs it.
 pub fn prepare(model: &dyn Model, steps: &Steps) -> Result<usize> {
     if !model.is_as_loaded() {
         return Ok(0);
@@ -81,10 +86,11 @@ mod tests {
 
     #[test]
     fn sizes_rise_to_the_largest() {
-        for most in [1, 2, 9, 10, 16, 100, 512, 513, 4096] {
+        for most in [1, 2, 9, 10, 16, 100, 512, 513, 1024, 1025, 4096, 5000, 1 << 40] {
             let sizes: Vec<usize> = sizes(most).collect();
             assert_eq!(sizes.last(), Some(&most));
             assert!(sizes.is_sorted() && sizes.windows(2).all(|pair| pair[0] < pair[1]), "{sizes:?}");
+            assert!(sizes.len() < 100, "{most}: {} steps", sizes.len());
         }
     }
 }

@@ -7,7 +7,7 @@ use common::{ARCHITECTURES, File, VOCAB, ids};
 use gruff_blocks::BlockType;
 use gruff_kernels::sampling::{SampleSpec, sample};
 use gruff_kernels::{
-    CudaError, CudaOptions, DType, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, Tensor,
+    Activations, CudaError, CudaOptions, DType, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, Tensor,
 };
 use gruff_models::{CacheOptions, Caches, Model, Steps, prepare};
 
@@ -96,6 +96,46 @@ fn replayed_steps_have_the_bits_of_launched_ones() {
 }
 
 #[test]
+fn recordings_give_way_to_what_needs_memory_and_are_made_anew() {
+    let (Some(graphs), Some(launches)) = (card(true), card(false)) else { return };
+    let file = File::new("qwen35", BlockType::Q4_0);
+    let mut runs = [&graphs, &launches].map(|device| Run::new(&file, device, KvDtype::F16));
+    for _ in 0..3 {
+        for _ in 0..4 {
+            let [replayed, launched] = runs.each_mut().map(|run| bits(&run.step([1, 1, 1], None)));
+            assert_eq!(replayed, launched);
+        }
+        let taken = graphs.allocated_bytes();
+        assert!(graphs.zeros(DType::F32, &[1 << 50]).is_err(), "no card has so much");
+        assert!(graphs.allocated_bytes() < taken);
+        // Where recordings had their results there is something else now.
+        let others: Vec<Tensor> = (0..8)
+            .map(|_| graphs.zeros(DType::F32, &[SEQUENCES * VOCAB as usize]).expect("memory"))
+            .collect();
+        runs.iter_mut().for_each(|run| drop(run.step([1, 1, 1], None)));
+        assert!(others.iter().all(|other| bits(other).iter().all(|bits| *bits == 0)));
+    }
+}
+
+#[test]
+fn a_replay_that_is_refused_by_the_driver_is_launched() {
+    // tools/checks/cuda_emulated.sh runs it with a file for it.
+    let Some(faults) = std::env::var_os("CUDA_EMULATOR_FAULTS") else { return };
+    let (Some(graphs), Some(launches)) = (card(true), card(false)) else { return };
+    let file = File::new("qwen35", BlockType::Q4_0);
+    let mut runs = [&graphs, &launches].map(|device| Run::new(&file, device, KvDtype::F16));
+    for step in 0..8 {
+        let [replayed, launched] = &mut runs;
+        let launched = bits(&launched.step([1, 1, 1], None));
+        let recordings = format!("{:?}", replayed.caches);
+        assert_eq!(recordings.contains("1 recordings"), (2..=4).contains(&step), "{recordings}");
+        // The next launch is that of the graph.
+        std::fs::write(&faults, if step == 4 { "launch 1" } else { "" }).expect("a file");
+        assert_eq!(bits(&replayed.step([1, 1, 1], None)), launched, "step {step}");
+    }
+}
+
+#[test]
 fn logits_that_somebody_holds_stay_as_they_are() {
     let Some(device) = card(true) else { return };
     let mut run = Run::new(&File::new("qwen35", BlockType::Q4_0), &device, KvDtype::F16);
@@ -180,6 +220,12 @@ fn ids_pages_and_slots_that_are_not_there_are_refused() {
         let step = Step::text(vec![id, 1, 1], sequences).expect("a step");
         assert!(run.model.forward(&step, &mut run.caches).is_err(), "{id} {slot} {pages:?}");
     }
+    // Ids that another device has chosen.
+    let ids = Device::reference(Activations::F32).tensor_i32(&[1], &[1]).expect("ids");
+    let sequence = |slot| StepSequence { len: 1, past: 3, slot, pages: own.clone() };
+    let step = Step::text(vec![1; SEQUENCES], (0..SEQUENCES).map(sequence).collect()).expect("a step");
+    let step = step.with_late_ids(&ids, vec![(0, 0)]).expect("a row");
+    assert!(run.model.forward(&step, &mut run.caches).is_err());
 }
 
 #[test]

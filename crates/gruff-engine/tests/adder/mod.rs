@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gruff_engine::{Context, Engine, EngineOptions, Event, FinishReason, Request, RequestId, Usage};
@@ -26,6 +26,8 @@ pub(crate) struct Adder {
     pub(crate) bias: Mutex<u32>,
     /// Ids that came from the device.
     pub(crate) late: AtomicUsize,
+    /// Steps fail as long as it is set.
+    pub(crate) fails: AtomicBool,
 }
 
 impl Adder {
@@ -54,7 +56,13 @@ impl Adder {
         };
         let device = Device::reference(Activations::F32);
         let base = ModelBase::new(config, device, Names(&[]));
-        Arc::new(Self { base, steps: Mutex::default(), bias: Mutex::default(), late: AtomicUsize::new(0) })
+        Arc::new(Self {
+            base,
+            steps: Mutex::default(),
+            bias: Mutex::default(),
+            late: AtomicUsize::new(0),
+            fails: AtomicBool::new(false),
+        })
     }
 
     /// Tokens that went through the model.
@@ -143,6 +151,9 @@ impl Model for Adder {
     }
 
     fn forward(&self, step: &Step, caches: &mut Caches) -> gruff_models::Result<Tensor> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(gruff_kernels::Error::Option { what: "it fails as asked for".into() }.into());
+        }
         let StepTokens::Ids(ids) = step.tokens() else { panic!("ids are given") };
         let mut ids = ids.clone();
         if let Some(late) = step.late() {

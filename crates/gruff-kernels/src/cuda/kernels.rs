@@ -1,6 +1,7 @@
 //! Kernels by source, constants and entry: compiled, loaded and remembered when first asked for, or ahead.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -216,8 +217,8 @@ impl Kernels {
     fn find(&self, source: &'static Source, defines: &Defines, entry: &'static str) -> Result<Kernel> {
         let mut modules = lock(&self.modules);
         let module = match modules.entry((source.name, defines.to_vec())) {
-            std::collections::hash_map::Entry::Occupied(module) => module.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
+            Entry::Occupied(module) => module.into_mut(),
+            Entry::Vacant(place) => {
                 let (handle, _) = self.load(source, defines)?;
                 place.insert(Module { handle, kernels: HashMap::new() })
             }
@@ -241,7 +242,11 @@ impl Kernels {
         lock(&self.modules).values().map(|module| module.kernels.len()).sum()
     }
 
-    /// Gets kernels ready, those that are to be compiled on several threads; says how many files were compiled.
+    /// Gets kernels ready, those that are to be compiled on several threads; says how many files were compiled. One that
+    /// cannot be had costs a warning: its fault is the error of whoever needs it.
+    ///
+    /// # Errors
+    /// Only when the card is lost.
     pub(crate) fn prepare(&self, needs: &[Need]) -> Result<usize> {
         let mut missing: Vec<&Need> = Vec::new();
         {
@@ -254,31 +259,56 @@ impl Kernels {
             }
         }
         let (next, compiled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let faults = Mutex::new(Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Looked for once, not by each thread.
         let _ = self.nvrtc();
-        let work = || -> Result<()> {
+        let work = || {
             while let Some(need) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (handle, is_new) = self.load(need.source, &need.defines)?;
-                compiled.fetch_add(usize::from(is_new), Ordering::Relaxed);
-                let module = Module { handle, kernels: HashMap::new() };
-                if let Some(twice) = lock(&self.modules).insert(need.module(), module) {
-                    self.unload(twice.handle);
+                match self.load(need.source, &need.defines) {
+                    Ok((handle, is_new)) => {
+                        compiled.fetch_add(usize::from(is_new), Ordering::Relaxed);
+                        self.keep(need.module(), handle);
+                    }
+                    Err(fault) => lock(&faults).push(fault),
                 }
             }
-            Ok(())
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (1..cores.min(COMPILERS).min(missing.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            threads.into_iter().fold(own, |done, thread| match thread.join() {
-                Ok(other) => done.and(other),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })?;
-        needs.iter().try_for_each(|need| self.get(need.source, &need.defines, need.entry).map(drop))?;
+            (1..cores.min(COMPILERS).min(missing.len())).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        let mut faults = faults.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for need in needs {
+            // Those that could not be loaded are not tried twice.
+            if lock(&self.modules).contains_key(&need.module()) {
+                faults.extend(self.get(need.source, &need.defines, need.entry).err());
+            }
+        }
+        let count = faults.len();
+        if let Some(fault) = faults.into_iter().next() {
+            if self.context.lost().is_some() {
+                return Err(fault);
+            }
+            eprintln!(
+                "warning: {count} kernels are not ready and will be tried again when they are needed: {fault}"
+            );
+        }
         Ok(compiled.into_inner())
+    }
+
+    /// Keeps a module, unless another thread has loaded the same meanwhile, whose kernels may be in use already.
+    fn keep(&self, key: ModuleKey, handle: sys::CUmodule) {
+        let twice = match lock(&self.modules).entry(key) {
+            Entry::Occupied(_) => true,
+            Entry::Vacant(place) => {
+                place.insert(Module { handle, kernels: HashMap::new() });
+                false
+            }
+        };
+        if twice {
+            self.unload(handle);
+        }
     }
 
     /// Loads a variant; says whether it was compiled now.

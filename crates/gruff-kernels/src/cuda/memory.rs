@@ -165,6 +165,12 @@ impl Pool {
         };
         Some(Pooled { pool: self.clone(), memory: Some(memory) })
     }
+
+    /// Gives back to the card what nobody holds.
+    pub(crate) fn forget(&self) {
+        let free = std::mem::take(&mut *lock(&self.free));
+        drop(free);
+    }
 }
 
 impl Deref for Pooled {

@@ -107,9 +107,10 @@ impl CudaDevice {
         })
     }
 
-    /// The operations in plain Rust, on operands copied to the host and back: for what has no kernel.
-    pub(crate) fn fallback(&self) -> &ReferenceDevice {
-        &self.fallback
+    /// Computes with the operations in plain Rust, on operands copied to the host and back: for what has no kernel. A
+    /// rehearsal computes nothing.
+    pub(crate) fn on_host(&self, compute: impl FnOnce(&ReferenceDevice) -> Result<()>) -> Result<()> {
+        if self.context.phase() == Phase::Rehearsing { Ok(()) } else { compute(&self.fallback) }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -142,6 +143,10 @@ impl CudaDevice {
     /// Memory for intermediate results of one operation, of undefined content.
     pub(crate) fn temporary(&self, bytes: usize) -> Result<Pooled> {
         let pool = if self.context.phase() == Phase::Recording { &self.recorded } else { &self.pool };
+        self.take_from(pool, bytes)
+    }
+
+    fn take_from(&self, pool: &Arc<Pool>, bytes: usize) -> Result<Pooled> {
         pool.take(&self.context, bytes).ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
     }
 
@@ -161,7 +166,8 @@ impl CudaDevice {
         if let Some(known) = constants.get(bytes) {
             return Ok(known.pointer());
         }
-        let memory = self.temporary(bytes.len())?;
+        // Never from what recordings write to at each replay.
+        let memory = self.take_from(&self.pool, bytes.len())?;
         memory.place(0, bytes)?;
         let pointer = memory.pointer();
         if self.context.phase() != Phase::Rehearsing {
@@ -227,6 +233,14 @@ impl Backend for CudaDevice {
 
     fn allocate_undefined(&self, bytes: usize) -> Option<Memory> {
         CudaMemory::take(&self.context, bytes).map(Memory::Cuda)
+    }
+
+    fn forget_temporaries(&self) {
+        self.pool.forget();
+    }
+
+    fn forget_recordings(&self) {
+        self.recorded.forget();
     }
 
     fn scratch_reuse(&self) -> Reuse {

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::CudaDevice;
 use super::memory::Pooled;
 use super::phase::{self, Phase};
-use super::{CudaDevice, pointer};
 use crate::attention::cuda::SPAN;
 use crate::{CHUNK, PAGE_LEN, Result, Step, StepTokens};
 
@@ -146,7 +146,12 @@ impl Tables {
         let mut words: Vec<i32> =
             Vec::with_capacity(HEAD_WORDS + sequences.len() * (SEQUENCE_WORDS + 4) + 5 * tokens);
         let late = step.late();
-        let address = late.map_or(0, |late| pointer(late.ids()));
+        // Of ids on another device there is none; the lookup in the embedding table refuses them.
+        let address = late.and_then(|late| {
+            let ids = late.ids();
+            Some(ids.buffer().memory().address()? + ids.offset() as CUdeviceptr)
+        });
+        let address = address.unwrap_or(0);
         words.extend([address as i32, (address >> 32) as i32, 0, 0]);
         let (mut page, mut piece, mut span) = (0, 0, 0);
         let used = |past: usize, len: usize, pages: usize| (past + len).div_ceil(PAGE_LEN).min(pages);

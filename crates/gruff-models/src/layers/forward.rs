@@ -69,7 +69,7 @@ impl<'a> Forward<'a> {
         caches: &Caches,
         pass: impl Fn(&Self) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        if !self.is_plain() || !caches.admit(self.step, base.config.vocab_size) {
+        if !self.is_plain() || !caches.admit(self.step, base.config.vocab_size, self.device) {
             return pass(self);
         }
         caches.recordings().run(self.device, self.step, base.id(), || pass(self))

@@ -275,7 +275,7 @@ impl CudaDevice {
         out: &Tensor,
     ) -> Result<()> {
         use crate::matmul::{MatmulOps, Projection};
-        self.fallback().linear_many(x, &[Projection { weight, bias, out }])
+        self.on_host(|host| host.linear_many(x, &[Projection { weight, bias, out }]))
     }
 }
 

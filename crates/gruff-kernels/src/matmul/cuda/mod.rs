@@ -75,7 +75,7 @@ impl MatmulOps for CudaDevice {
 
     fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()> {
         if !self.multiplies() {
-            return self.fallback().linear_many(x, projections);
+            return self.on_host(|host| host.linear_many(x, projections));
         }
         let mut rest: Vec<&Projection> = projections.iter().collect();
         while let Some(first) = rest.first() {
@@ -97,7 +97,7 @@ impl MatmulOps for CudaDevice {
 
     fn linear_add(&self, x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()> {
         if !self.multiplies() {
-            return self.fallback().linear_add(x, weight, residual);
+            return self.on_host(|host| host.linear_add(x, weight, residual));
         }
         self.multiply(x, &[Operand { weight, bias: None, out: residual }], Finish::Add, None)
     }
@@ -111,7 +111,7 @@ impl MatmulOps for CudaDevice {
         out: &Tensor,
     ) -> Result<()> {
         if !self.multiplies() {
-            return self.fallback().linear_glu(x, gate, up, glu, out);
+            return self.on_host(|host| host.linear_glu(x, gate, up, glu, out));
         }
         if gate.block_type() == up.block_type() {
             let operands = [gate, up].map(|weight| Operand { weight, bias: None, out });

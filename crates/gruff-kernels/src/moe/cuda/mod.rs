@@ -77,7 +77,7 @@ impl MoeOps for CudaDevice {
         out: &Tensor,
     ) -> Result<()> {
         if !self.multiplies() {
-            return self.fallback().experts_glu(x, ids, gate, up, glu, out);
+            return self.on_host(|host| host.experts_glu(x, ids, gate, up, glu, out));
         }
         let slots = Slots { ids, share: ids.shape()[1], experts: gate.matrices() };
         if gate.block_type() == up.block_type() {
@@ -99,7 +99,7 @@ impl MoeOps for CudaDevice {
         out: &Tensor,
     ) -> Result<()> {
         if !self.multiplies() {
-            return self.fallback().experts_combine(hidden, ids, weights, down, out);
+            return self.on_host(|host| host.experts_combine(hidden, ids, weights, down, out));
         }
         const THREADS: usize = 256;
         let slots = Slots { ids, share: 1, experts: down.matrices() };
