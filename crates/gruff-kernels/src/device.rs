@@ -185,6 +185,9 @@ impl Drop for Lease<'_> {
     }
 }
 
+/// Bytes at whose multiples tensors that lie together begin, which suits all kernels.
+pub(crate) const BORDER: usize = 256;
+
 impl Device {
     pub(crate) fn from_backend(backend: Box<dyn Backend>) -> Self {
         let inner = Inner {
@@ -280,14 +283,12 @@ impl Device {
         Tensor::contiguous_in(buffer, 0, dtype, shape)
     }
 
-    /// Zeroed tensors that lie together, one behind the other, in memory of their own.
+    /// Zeroed tensors that lie together, one behind the other, each at a multiple of [`BORDER`], in memory of their own.
     pub(crate) fn zeros_together<const N: usize>(
         &self,
         dtype: DType,
         shapes: [&[usize]; N],
     ) -> Result<[Tensor; N]> {
-        /// Where each begins: at a border that all kernels like.
-        const BORDER: usize = 256;
         let mut offsets = [0; N];
         let mut bytes = 0_usize;
         for (offset, shape) in offsets.iter_mut().zip(shapes) {

@@ -1,5 +1,6 @@
 //! Recurrent state of gated-delta-net layers, in slots.
 
+use crate::device::BORDER;
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// Tokens in a chunk of the delta rule: the grid on which the state matrix is folded (arXiv:2412.06464).
@@ -144,6 +145,21 @@ impl StateShape {
     /// Convolution inputs a slot keeps.
     pub fn conv_rows(&self) -> usize {
         (self.conv_kernel - 1 + self.rollback).max(1)
+    }
+
+    /// Bytes that `slots` slots take in one layer, the borders between its parts included; `None` when they cannot be counted.
+    pub fn pool_bytes(&self, slots: usize) -> Option<usize> {
+        let parts = [
+            self.matrices() * self.value_heads * self.key_dim * self.value_dim,
+            self.rows() * self.key_heads * self.key_dim,
+            self.rows() * self.value_heads * self.value_dim,
+            self.rows() * self.value_heads,
+            self.conv_rows() * self.conv_channels,
+        ];
+        parts.into_iter().try_fold(0_usize, |sum, values| {
+            let bytes = values.checked_mul(4)?.checked_mul(slots)?.checked_next_multiple_of(BORDER)?;
+            sum.checked_add(bytes)
+        })
     }
 
     /// Bytes of a slot in one layer.

@@ -70,8 +70,12 @@ impl CachePlan {
     /// Bytes of the caches that `options` ask for; `None` when they cannot be counted.
     pub fn bytes(&self, options: &CacheOptions) -> Option<usize> {
         let pages = self.bytes_per_page(options.kv_dtype).checked_mul(options.pages)?;
-        let slots = self.bytes_per_slot(options.rollback).checked_mul(options.slots)?;
-        pages.checked_add(slots)
+        self.0.iter().try_fold(pages, |sum, layer| match *layer {
+            LayerCache::Kv { .. } => Some(sum),
+            LayerCache::State(shape) => {
+                sum.checked_add(StateShape { rollback: options.rollback, ..shape }.pool_bytes(options.slots)?)
+            }
+        })
     }
 }
 
