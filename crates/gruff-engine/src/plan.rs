@@ -122,11 +122,11 @@ impl MemoryPlan {
         context: usize,
         available: Option<u64>,
     ) -> Self {
-        let sequences = options.max_sequences as u64;
         let full = options.max_sequences.saturating_mul(context.next_multiple_of(PAGE_LEN));
         let cache_tokens =
             options.cache_tokens.map_or(full, |tokens| tokens.next_multiple_of(PAGE_LEN).min(full));
         let config = model.config();
+        let state = config.caches.state_bytes(options.rollback, options.max_sequences);
         let per_token = config.caches.bytes_per_token(options.kv_dtype) as u64;
         let kv = (cache_tokens as u64).saturating_mul(per_token);
         let (prefix_tokens, snapshots) = prefix_cache(&config.caches, options, kv);
@@ -139,7 +139,7 @@ impl MemoryPlan {
             prefix_tokens,
             prefix_cache: (prefix_tokens as u64).saturating_mul(per_token).saturating_add(snapshots),
             snapshots,
-            state: sequences.saturating_mul(config.caches.bytes_per_slot(options.rollback) as u64),
+            state: state.map_or(u64::MAX, |bytes| bytes as u64),
             scratch: scratch_bytes(config, options),
             available,
         }

@@ -147,25 +147,22 @@ impl StateShape {
         (self.conv_kernel - 1 + self.rollback).max(1)
     }
 
-    /// Bytes that `slots` slots take in one layer, the borders between its parts included; `None` when they cannot be counted.
-    pub fn pool_bytes(&self, slots: usize) -> Option<usize> {
-        let parts = [
+    /// Values of a slot in matrices, keys, updates, decays and inputs of the convolution.
+    fn parts(&self) -> [usize; 5] {
+        [
             self.matrices() * self.value_heads * self.key_dim * self.value_dim,
             self.rows() * self.key_heads * self.key_dim,
             self.rows() * self.value_heads * self.value_dim,
             self.rows() * self.value_heads,
             self.conv_rows() * self.conv_channels,
-        ];
-        parts.into_iter().try_fold(0_usize, |sum, values| {
+        ]
+    }
+
+    /// Bytes that `slots` slots take in one layer, the borders between its parts included; `None` when they cannot be counted.
+    pub fn pool_bytes(&self, slots: usize) -> Option<usize> {
+        self.parts().into_iter().try_fold(0_usize, |sum, values| {
             let bytes = values.checked_mul(4)?.checked_mul(slots)?.checked_next_multiple_of(BORDER)?;
             sum.checked_add(bytes)
         })
-    }
-
-    /// Bytes of a slot in one layer.
-    pub fn slot_bytes(&self) -> usize {
-        let matrix = self.matrices() * self.value_heads * self.key_dim * self.value_dim;
-        let row = self.key_heads * self.key_dim + self.value_heads * (self.value_dim + 1);
-        4 * (matrix + self.rows() * row + self.conv_rows() * self.conv_channels)
     }
 }

@@ -58,24 +58,18 @@ impl CachePlan {
         PAGE_LEN * self.bytes_per_token(kv_dtype)
     }
 
-    /// Bytes of recurrent state that one sequence takes in all layers, however long it is.
-    pub fn bytes_per_slot(&self, rollback: usize) -> usize {
-        let layer_bytes = |layer: &LayerCache| match *layer {
-            LayerCache::Kv { .. } => 0,
-            LayerCache::State(shape) => StateShape { rollback, ..shape }.slot_bytes(),
-        };
-        self.0.iter().map(layer_bytes).sum()
+    /// Bytes that the recurrent states of `slots` sequences take in all layers; `None` when they cannot be counted.
+    pub fn state_bytes(&self, rollback: usize, slots: usize) -> Option<usize> {
+        self.0.iter().try_fold(0_usize, |sum, layer| match *layer {
+            LayerCache::Kv { .. } => Some(sum),
+            LayerCache::State(shape) => sum.checked_add(StateShape { rollback, ..shape }.pool_bytes(slots)?),
+        })
     }
 
     /// Bytes of the caches that `options` ask for; `None` when they cannot be counted.
     pub fn bytes(&self, options: &CacheOptions) -> Option<usize> {
         let pages = self.bytes_per_page(options.kv_dtype).checked_mul(options.pages)?;
-        self.0.iter().try_fold(pages, |sum, layer| match *layer {
-            LayerCache::Kv { .. } => Some(sum),
-            LayerCache::State(shape) => {
-                sum.checked_add(StateShape { rollback: options.rollback, ..shape }.pool_bytes(options.slots)?)
-            }
-        })
+        pages.checked_add(self.state_bytes(options.rollback, options.slots)?)
     }
 }
 

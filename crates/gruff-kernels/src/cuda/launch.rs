@@ -118,6 +118,16 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// A tensor `[T, ..]`: its address and the distance of its rows.
+    pub(crate) fn rows_of(self, tensor: &Tensor) -> Self {
+        self.arg(tensor).arg(tensor.strides()[0])
+    }
+
+    /// A tensor `[T, heads, width]`: its address and the distances of its rows and heads.
+    pub(crate) fn heads_of(self, tensor: &Tensor) -> Self {
+        self.rows_of(tensor).arg(tensor.strides()[1])
+    }
+
     /// Puts the kernel on the stream.
     pub(crate) fn run(mut self) -> Result<()> {
         let context = self.device.context();

@@ -35,6 +35,7 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::delta_net::cuda::CHUNKS,
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
+    &crate::delta_net::cuda::KEEP,
     &crate::delta_net::cuda::SCAN,
     &crate::delta_net::cuda::TOKEN,
     &crate::elementwise::cuda::SOURCE,

@@ -154,7 +154,7 @@ static __device__ __forceinline__ void by_state(const float *rows, const float *
 }
 
 // All chunks of a sequence, one after the other: block x is the sequence, y the value head, z the columns. Sequence word 5
-// is the index of its first piece. Decay sums go to `sums` `[T, Hv]`; `keep_rows` of `delta.cu` follows.
+// is the index of its first piece. Decay sums go to `sums` `[T, Hv]`; `keep.cu` follows.
 extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
     const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
     const float *values, i64 value_token, i64 value_head, const float *decay, i64 decay_token, const float *beta,

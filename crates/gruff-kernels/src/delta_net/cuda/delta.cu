@@ -164,20 +164,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(
         __syncthreads();
     }
 }
-
-// Keys and decay sums of each sequence's last tokens into their rings: block x is sequence and how far from the end,
-// y a value head.
-extern "C" __global__ void keep_rows(
-    const float *keys, i64 key_token, i64 key_head, float *key_rows, const float *sums, float *decay_rows,
-    const int *sequences, int key_heads, int value_heads, int rows
-) {
-    const int *sequence = sequences + blockIdx.x / rows * 8;
-    int back = blockIdx.x % rows, len = sequence[1], head = blockIdx.y;
-    if (back >= len) return;
-    int i = len - 1 - back, token = sequence[0] + i, ring = (sequence[2] + i) % rows;
-    i64 slot = sequence[3];
-    if (head < key_heads)
-        for (int dim = threadIdx.x; dim < DK; dim += blockDim.x)
-            key_rows[((slot * key_heads + head) * rows + ring) * DK + dim] = keys[token * key_token + head * key_head + dim];
-    if (threadIdx.x == 0) decay_rows[(slot * value_heads + head) * rows + ring] = sums[(i64)token * value_heads + head];
-}

@@ -2,7 +2,8 @@
 //!
 //! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
 //! a chunk at a time, with the same sums in the same order: on tensor cores (`scan.cu`, `token.cu`, `chunk.cuh`), or, for
-//! heads of odd widths and cards without the shared memory, on plain units (`chunks.cu`, `delta.cu`).
+//! heads of odd widths and cards without the shared memory, on plain units (`chunks.cu`, `delta.cu`). Rows that a step
+//! keeps are written by `keep.cu`, where the others cannot.
 
 mod tensor;
 
@@ -10,9 +11,9 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::{DeltaInputs, DeltaNetOps};
 use crate::cuda::sources::Source;
-use crate::cuda::step::chunks;
+use crate::cuda::step::{Plan, chunks};
 use crate::cuda::{CudaDevice, Launch};
-use crate::{CHUNK, Result, StateLayer, Step, Tensor};
+use crate::{CHUNK, Result, StateLayer, Step, StepSequence, Tensor};
 
 pub(crate) use tensor::{SCAN, TOKEN};
 
@@ -31,6 +32,13 @@ pub(crate) static CHUNKS: Source = Source {
     code: include_str!("chunks.cu"),
     options: &[],
     variants: &[&[("DK", 128), ("DV", 128)], &[("DK", 12), ("DV", 40)]],
+};
+
+pub(crate) static KEEP: Source = Source {
+    name: "keep.cu",
+    code: include_str!("keep.cu"),
+    options: &[],
+    variants: &[&[("DK", 128)], &[("DK", 12)]],
 };
 
 /// Tokens of a sequence from which on chunks pay.
@@ -58,13 +66,11 @@ impl DeltaNetOps for CudaDevice {
         self.launch(&CONV, &[], "causal_conv")?
             .grid([step.len(), blocks, 1])
             .block(CHANNELS)
-            .arg(x)
-            .arg(x.strides()[0])
+            .rows_of(x)
             .arg(weight)
             .arg(layer.conv())
             .arg(ring as i32)
-            .arg(out)
-            .arg(out.strides()[0])
+            .rows_of(out)
             .arg(tables.sequences())
             .arg(tables.owners())
             .arg(channels as i32)
@@ -77,8 +83,7 @@ impl DeltaNetOps for CudaDevice {
         self.launch(&CONV, &[], "keep_inputs")?
             .grid([step.sequences().len() * ring, blocks, 1])
             .block(CHANNELS)
-            .arg(x)
-            .arg(x.strides()[0])
+            .rows_of(x)
             .arg(layer.conv())
             .arg(ring as i32)
             .arg(tables.sequences())
@@ -98,16 +103,12 @@ impl DeltaNetOps for CudaDevice {
         self.launch(&CONV, &[], "delta_gates")?
             .grid([a.len().div_ceil(THREADS), 1, 1])
             .block(THREADS)
-            .arg(a)
-            .arg(a.strides()[0])
-            .arg(b)
-            .arg(b.strides()[0])
+            .rows_of(a)
+            .rows_of(b)
             .arg(dt_bias)
             .arg(a_neg)
-            .arg(decay)
-            .arg(decay.strides()[0])
-            .arg(beta)
-            .arg(beta.strides()[0])
+            .rows_of(decay)
+            .rows_of(beta)
             .arg(a.shape()[0] as i32)
             .arg(a.shape()[1] as i32)
             .run()
@@ -127,23 +128,27 @@ impl DeltaNetOps for CudaDevice {
 /// Launches of this family begin with the same operands.
 fn operands<'a>(launch: Launch<'a>, inputs: &DeltaInputs, out: &Tensor) -> Launch<'a> {
     let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
-    launch
-        .arg(queries)
-        .arg(queries.strides()[0])
-        .arg(queries.strides()[1])
-        .arg(keys)
-        .arg(keys.strides()[0])
-        .arg(keys.strides()[1])
-        .arg(values)
-        .arg(values.strides()[0])
-        .arg(values.strides()[1])
-        .arg(decay)
-        .arg(decay.strides()[0])
-        .arg(beta)
-        .arg(beta.strides()[0])
-        .arg(out)
-        .arg(out.strides()[0])
-        .arg(out.strides()[1])
+    launch.heads_of(queries).heads_of(keys).heads_of(values).rows_of(decay).rows_of(beta).heads_of(out)
+}
+
+/// What the step has of each chunk of the sequences that are `wanted`: sequence, chunk, its first and the end of its rows that
+/// are new, four words each.
+fn pieces(step: &Step, wanted: impl Fn(&StepSequence) -> bool) -> Vec<i32> {
+    let mut words = Vec::new();
+    for (index, sequence) in step.sequences().iter().enumerate().filter(|(_, sequence)| wanted(sequence)) {
+        let (past, end) = (sequence.past, sequence.past + sequence.len);
+        for chunk in chunks(past, sequence.len) {
+            let first = past.saturating_sub(chunk * CHUNK);
+            let last = (end - chunk * CHUNK).min(CHUNK);
+            words.extend([index, chunk, first, last].map(|number| number as i32));
+        }
+    }
+    words
+}
+
+/// How many entries a list has, and where it lies; without one, all sequences.
+fn entries(step: &Step, list: Option<&Plan>) -> (usize, CUdeviceptr) {
+    list.map_or((step.sequences().len(), 0), |list| (list.count, list.pointer()))
 }
 
 fn defines(layer: &StateLayer) -> [(&'static str, i64); 2] {
@@ -180,7 +185,7 @@ impl CudaDevice {
             .arg(shape.matrices() as i32)
             .arg(i32::from(keep))
             .run()?;
-        if keep { Ok(()) } else { self.keep_rows(step, inputs.keys, layer, sums.pointer()) }
+        if keep { Ok(()) } else { self.keep_rows(step, inputs.keys, layer, sums.pointer(), None) }
     }
 
     /// A chunk after the other.
@@ -194,18 +199,7 @@ impl CudaDevice {
         let tables = self.step(step)?;
         let shape = *layer.shape();
         let rows = shape.rows();
-        let plan = tables.plan(self, ("delta pieces", [0; 4]), 4, || {
-            let mut words = Vec::new();
-            for (index, sequence) in step.sequences().iter().enumerate() {
-                let (past, end) = (sequence.past, sequence.past + sequence.len);
-                for chunk in chunks(past, sequence.len) {
-                    let first = past.saturating_sub(chunk * CHUNK);
-                    let last = (end - chunk * CHUNK).min(CHUNK);
-                    words.extend([index, chunk, first, last].map(|number| number as i32));
-                }
-            }
-            (words, 0)
-        })?;
+        let plan = tables.plan(self, ("delta pieces", [0; 4]), 4, || (pieces(step, |_| true), 0))?;
         let padded = shape.key_dim.next_multiple_of(4);
         let dots = self.temporary(4 * plan.count * shape.key_heads * 2 * CHUNK * CHUNK)?;
         let sums = self.temporary(4 * step.len() * shape.value_heads)?;
@@ -214,12 +208,8 @@ impl CudaDevice {
             .grid([plan.count, shape.key_heads, 1])
             .block(CHUNK_THREADS)
             .shared(4 * 2 * CHUNK * (padded + 4))
-            .arg(queries)
-            .arg(queries.strides()[0])
-            .arg(queries.strides()[1])
-            .arg(keys)
-            .arg(keys.strides()[0])
-            .arg(keys.strides()[1])
+            .heads_of(queries)
+            .heads_of(keys)
             .arg(layer.keys())
             .arg(tables.sequences())
             .arg(plan.pointer())
@@ -248,24 +238,31 @@ impl CudaDevice {
             .arg(rows as i32)
             .arg(shape.matrices() as i32)
             .run()?;
-        self.keep_rows(step, keys, layer, sums.pointer())
+        self.keep_rows(step, keys, layer, sums.pointer(), None)
     }
 
-    /// Keys and decay sums of the last tokens into their rings.
-    fn keep_rows(&self, step: &Step, keys: &Tensor, layer: &StateLayer, sums: CUdeviceptr) -> Result<()> {
+    /// Keys and decay sums of the last tokens of sequences, of those that are listed or all, into their rings.
+    fn keep_rows(
+        &self,
+        step: &Step,
+        keys: &Tensor,
+        layer: &StateLayer,
+        sums: CUdeviceptr,
+        list: Option<&Plan>,
+    ) -> Result<()> {
+        let (entries, list_at) = entries(step, list);
         let tables = self.step(step)?;
         let shape = *layer.shape();
         let rows = shape.rows();
-        self.launch(&DELTA, &defines(layer), "keep_rows")?
-            .grid([step.sequences().len() * rows, shape.value_heads, 1])
+        self.launch(&KEEP, &[("DK", shape.key_dim as i64)], "keep_rows")?
+            .grid([entries * rows, shape.value_heads, 1])
             .block(32)
-            .arg(keys)
-            .arg(keys.strides()[0])
-            .arg(keys.strides()[1])
+            .heads_of(keys)
             .arg(layer.keys())
             .arg(sums)
             .arg(layer.decays())
             .arg(tables.sequences())
+            .arg(list_at)
             .arg(shape.key_heads as i32)
             .arg(shape.value_heads as i32)
             .arg(rows as i32)

@@ -1,8 +1,6 @@
 //! The delta rule on tensor cores: `scan.cu` for sequences of many tokens, `token.cu` for those of few.
 
-use cudarc::driver::sys::CUdeviceptr;
-
-use super::{COLUMNS, FEW, operands};
+use super::{COLUMNS, FEW, entries, operands, pieces};
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::cuda::step::{Plan, chunks};
@@ -60,11 +58,6 @@ fn scan_bytes(shape: &StateShape, stages: usize) -> usize {
 
 fn token_bytes(shape: &StateShape) -> usize {
     2 * CHUNK * COLUMN_PITCH + 4 * (CHUNK * (shape.key_dim + 4 + COLUMNS + 3) + 2 * shape.key_dim)
-}
-
-/// How many entries a list has, and where it lies; without one, all sequences.
-fn entries(step: &Step, list: Option<&Plan>) -> (usize, CUdeviceptr) {
-    list.map_or((step.sequences().len(), 0), |list| (list.count, list.pointer()))
 }
 
 impl CudaDevice {
@@ -148,11 +141,7 @@ impl CudaDevice {
             .arg(shape.matrices() as i32)
             .arg(i32::from(keep))
             .run()?;
-        if keep {
-            Ok(())
-        } else {
-            self.keep_listed(step, inputs.keys, layer, sums.pointer(), list.as_deref())
-        }
+        if keep { Ok(()) } else { self.keep_rows(step, inputs.keys, layer, sums.pointer(), list.as_deref()) }
     }
 
     /// A chunk after the other.
@@ -162,18 +151,8 @@ impl CudaDevice {
         let rows = shape.rows();
         let list = self.delta_list(step, Which::Many)?;
         let (entries, list_at) = entries(step, list.as_deref());
-        let plan = tables.plan(self, ("delta chunks", [0; 4]), 4, || {
-            let mut words = Vec::new();
-            for (index, sequence) in step.sequences().iter().enumerate().filter(|(_, s)| Which::Many.has(s)) {
-                let (past, end) = (sequence.past, sequence.past + sequence.len);
-                for chunk in chunks(past, sequence.len) {
-                    let first = past.saturating_sub(chunk * CHUNK);
-                    let last = (end - chunk * CHUNK).min(CHUNK);
-                    words.extend([index, chunk, first, last].map(|number| number as i32));
-                }
-            }
-            (words, 0)
-        })?;
+        let plan =
+            tables.plan(self, ("delta chunks", [0; 4]), 4, || (pieces(step, |s| Which::Many.has(s)), 0))?;
         let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
         let stages = if scan_bytes(&shape, 2) <= self.card().shared_bytes { 2 } else { 1 };
         let [key_dim, value_dim] = super::defines(layer);
@@ -186,14 +165,9 @@ impl CudaDevice {
             .grid([plan.count, shape.key_heads, 1])
             .block(SCAN_THREADS)
             .shared(4 * 2 * CHUNK * (shape.key_dim + 4))
-            .arg(queries)
-            .arg(queries.strides()[0])
-            .arg(queries.strides()[1])
-            .arg(keys)
-            .arg(keys.strides()[0])
-            .arg(keys.strides()[1])
-            .arg(decay)
-            .arg(decay.strides()[0])
+            .heads_of(queries)
+            .heads_of(keys)
+            .rows_of(decay)
             .arg(layer.keys())
             .arg(layer.decays())
             .arg(sums.pointer())
@@ -209,14 +183,9 @@ impl CudaDevice {
             .grid([entries, shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
             .block(SCAN_THREADS)
             .shared(scan_bytes(&shape, stages))
-            .arg(values)
-            .arg(values.strides()[0])
-            .arg(values.strides()[1])
-            .arg(beta)
-            .arg(beta.strides()[0])
-            .arg(out)
-            .arg(out.strides()[0])
-            .arg(out.strides()[1])
+            .heads_of(values)
+            .rows_of(beta)
+            .heads_of(out)
             .arg(layer.matrix())
             .arg(layer.updates())
             .arg(layer.decays())
@@ -231,36 +200,6 @@ impl CudaDevice {
             .arg(rows as i32)
             .arg(shape.matrices() as i32)
             .run()?;
-        self.keep_listed(step, keys, layer, sums.pointer(), list.as_deref())
-    }
-
-    /// Keys and decay sums of the last tokens of listed sequences into their rings.
-    fn keep_listed(
-        &self,
-        step: &Step,
-        keys: &Tensor,
-        layer: &StateLayer,
-        sums: CUdeviceptr,
-        list: Option<&Plan>,
-    ) -> Result<()> {
-        let (entries, list_at) = entries(step, list);
-        let tables = self.step(step)?;
-        let shape = *layer.shape();
-        let rows = shape.rows();
-        self.launch(&TOKEN, &super::defines(layer), "keep_rows")?
-            .grid([entries * rows, shape.value_heads, 1])
-            .block(32)
-            .arg(keys)
-            .arg(keys.strides()[0])
-            .arg(keys.strides()[1])
-            .arg(layer.keys())
-            .arg(sums)
-            .arg(layer.decays())
-            .arg(tables.sequences())
-            .arg(list_at)
-            .arg(shape.key_heads as i32)
-            .arg(shape.value_heads as i32)
-            .arg(rows as i32)
-            .run()
+        self.keep_rows(step, keys, layer, sums.pointer(), list.as_deref())
     }
 }

@@ -85,11 +85,9 @@ impl ElementwiseOps for CudaDevice {
     fn gather_rows(&self, x: &Tensor, rows: &[u32], out: &Tensor) -> Result<()> {
         let chosen = self.upload(rows)?;
         self.each("gather_rows", out.len())?
-            .arg(x)
-            .arg(x.strides()[0])
+            .rows_of(x)
             .arg(chosen.pointer())
-            .arg(out)
-            .arg(out.strides()[0])
+            .rows_of(out)
             .arg(out.len())
             .arg(width(out))
             .run()

@@ -72,8 +72,7 @@ impl CudaDevice {
                 .launch(&QUANTIZE, &[("TURNED", turned)], entry)?
                 .grid([rows, parts, 1])
                 .block(threads)
-                .arg(tensor)
-                .arg(tensor.strides()[0])
+                .rows_of(tensor)
                 .arg(x.cols() as i32)
                 .arg(groups as i32)
                 .arg(to);

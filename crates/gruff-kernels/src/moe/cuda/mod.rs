@@ -114,15 +114,12 @@ impl MoeOps for CudaDevice {
             .grid([out.shape()[1].div_ceil(THREADS), out.shape()[0], 1])
             .block(THREADS)
             .arg(&products)
-            .arg(weights)
-            .arg(weights.strides()[0])
-            .arg(ids)
-            .arg(ids.strides()[0])
+            .rows_of(weights)
+            .rows_of(ids)
             .arg(slots.used() as i32)
             .arg(down.matrices() as i32)
             .arg(out.shape()[1] as i32)
-            .arg(out)
-            .arg(out.strides()[0])
+            .rows_of(out)
             .run()
     }
 }

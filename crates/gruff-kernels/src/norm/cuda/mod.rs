@@ -71,8 +71,7 @@ impl NormOps for CudaDevice {
             .arg(weight)
             .arg(gate)
             .arg(rows(gate))
-            .arg(out)
-            .arg(out.strides()[0])
+            .rows_of(out)
             .arg(heads as i32)
             .arg(width(x) as i32);
         self.rounded(launch, eps, out)

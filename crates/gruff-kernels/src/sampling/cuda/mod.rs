@@ -80,8 +80,7 @@ impl CudaDevice {
             .block(32)
             .arg(work)
             .arg(stride)
-            .arg(ids)
-            .arg(ids.strides()[0])
+            .rows_of(ids)
             .arg(rows as i32)
             .run()
     }
@@ -173,8 +172,7 @@ impl SamplingOps for CudaDevice {
             .arg(logits.stride)
             .arg(table.pointer())
             .arg(work.pointer())
-            .arg(ids)
-            .arg(ids.strides()[0])
+            .rows_of(ids)
             .arg(logits.width as i32)
             .run()
     }

@@ -153,7 +153,7 @@ unsafe fn write_numbers(x: &[*const Group; COHORT], groups: usize, out: *mut Coh
 ///
 /// # Safety
 /// Columns as for the kernel.
-pub(super) unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const u8> {
+unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const u8> {
     let first = columns[0].cast::<Group>();
     // SAFETY: promised by the caller.
     let (distance, place) = unsafe { ((*first).cohort as usize, (*first).place) };
@@ -165,6 +165,15 @@ pub(super) unsafe fn made(columns: &[*const u8], groups: usize) -> Option<*const
         next = next.wrapping_add(groups * size_of::<Group>());
     }
     (distance != 0 && place == 0).then(|| first.cast::<Line>().wrapping_add(distance).cast())
+}
+
+/// The cohorts of `size` columns that these are the rows of, where they are rows of cohorts from the first to the last.
+///
+/// # Safety
+/// Columns as for the kernel.
+pub(super) unsafe fn all_made(columns: &[*const u8], groups: usize, size: usize) -> Option<Vec<*const u8>> {
+    // SAFETY: promised by the caller.
+    columns.chunks(size).map(|columns| unsafe { made(columns, groups) }).collect()
 }
 
 /// See [`Layout::product`].
@@ -179,13 +188,13 @@ pub(super) unsafe fn product<L: Cohorted, U: Unpack>(
     scratch: &mut Scratch,
 ) {
     let groups = panel.cols.div_ceil(GROUP);
-    let mut all_made = true;
-    for columns in columns.chunks(COHORT) {
-        // SAFETY: promised by the caller.
-        all_made &= unsafe { made(columns, groups).is_some() };
-    }
-    let together = if all_made { columns.len() } else { GATHERED };
-    let gathered = if all_made { 0 } else { together.min(columns.len()).div_ceil(COHORT) * blocks(groups) };
+    // SAFETY: promised by the caller.
+    let made = unsafe { all_made(columns, groups, COHORT) };
+    let together = if made.is_some() { columns.len() } else { GATHERED };
+    let gathered = match made {
+        Some(_) => 0,
+        None => together.min(columns.len()).div_ceil(COHORT) * blocks(groups),
+    };
     let tile = groups * BLOCKS;
     let room = tile + (gathered * size_of::<CohortBlock>()).div_ceil(size_of::<L::Block>());
     let (_, memory) = scratch.split::<(), L::Block>(room);
@@ -195,7 +204,7 @@ pub(super) unsafe fn product<L: Cohorted, U: Unpack>(
         L::begin::<U::Form>();
         for (part, columns) in columns.chunks(together).enumerate() {
             let out = out.as_mut_ptr().add(part * together * panel.rows);
-            if !all_made {
+            if made.is_none() {
                 for (i, columns) in columns.chunks(COHORT).enumerate() {
                     gather(columns, groups, cohorts.add(i * blocks(groups)));
                 }
@@ -212,9 +221,10 @@ pub(super) unsafe fn product<L: Cohorted, U: Unpack>(
                 let count = columns.len().div_ceil(COHORT);
                 for (i, columns) in columns.chunks(COHORT).enumerate() {
                     tile.ahead.ask(i, count);
-                    let of_scratch = cohorts.add(i * blocks(groups)).cast_const();
-                    let found = made(columns, groups).filter(|_| all_made);
-                    let first_block = found.map_or(of_scratch, |cohort| cohort.cast());
+                    let first_block = match &made {
+                        Some(made) => made[i].cast(),
+                        None => cohorts.add(i * blocks(groups)).cast_const(),
+                    };
                     let cohort = Cohort { first: first_block, groups, count: columns.len() };
                     let out = out.add(i * COHORT * panel.rows + first);
                     L::multiply::<U::Form>(&tile, &cohort, out, panel.rows);

@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use super::super::super::kernel::Panel;
 use super::super::{BLOCKS, GROUP, LANE_BLOCKS};
 use super::ahead::Ahead;
-use super::cohort::made;
+use super::cohort::all_made;
 use super::dot::Vnni;
 use super::fours::{COHORT, Cohort, EXCESS, FOUR, FourBlocks};
 use super::layout::{Bits, Layout, Tile, unpack};
@@ -69,18 +69,11 @@ impl Layout for Lanes {
         out: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let groups = panel.cols.div_ceil(GROUP);
-        let mut all_made = true;
-        for columns in columns.chunks(COHORT) {
-            // SAFETY: promised by the caller.
-            all_made &= unsafe { made(columns, groups).is_some() };
-        }
         // SAFETY: promised by the caller.
         unsafe {
-            if all_made {
-                product::<U>(panel, columns, out, scratch);
-            } else {
-                tile::product::<Vnni, U>(panel, columns, out, scratch);
+            match all_made(columns, panel.cols.div_ceil(GROUP), COHORT) {
+                Some(cohorts) => product::<U>(panel, &cohorts, columns.len(), out, scratch),
+                None => tile::product::<Vnni, U>(panel, columns, out, scratch),
             }
         }
     }
@@ -91,12 +84,17 @@ const fn is_shifted<F: Form>() -> bool {
     matches!(F::QUANTS, Quants::Signed) || F::SHIFTED
 }
 
-/// See [`Layout::product`], of whole cohorts.
+/// See [`Layout::product`], of the first `columns` of cohorts.
 #[inline(always)]
-unsafe fn product<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f32], scratch: &mut Scratch) {
+unsafe fn product<U: Unpack>(
+    panel: &Panel,
+    cohorts: &[*const u8],
+    columns: usize,
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) {
     let groups = panel.cols.div_ceil(GROUP);
     let (sums, memory) = scratch.split::<Memory, Block>(groups * BLOCKS);
-    let cohorts = columns.len().div_ceil(COHORT);
     let mut row = 0;
     while row < panel.rows {
         // The last tile of several overlaps the one before it: the same results again.
@@ -108,10 +106,10 @@ unsafe fn product<U: Unpack>(panel: &Panel, columns: &[*const u8], out: &mut [f3
             unpack::<Lanes, U>(panel, first, memory);
             let blocks = panel.cols.div_ceil(Q8_BLOCK);
             let tile = Tile { first: memory.cast(), blocks, shift: EXCESS, rows, ahead };
-            for (i, columns) in columns.chunks(COHORT).enumerate() {
-                let Some(cohort) = made(columns, groups) else { unreachable!("all cohorts were found") };
+            for (i, cohort) in cohorts.iter().enumerate() {
                 let out = out.as_mut_ptr().add(i * COHORT * panel.rows + first);
-                let part = Part { count: columns.len(), asked: [i * BLOCKS, cohorts * BLOCKS] };
+                let count = COHORT.min(columns - i * COHORT);
+                let part = Part { count, asked: [i * BLOCKS, cohorts.len() * BLOCKS] };
                 multiply::<U::Form>(&tile, &*cohort.cast(), part, sums, out, panel.rows);
             }
         }
