@@ -63,6 +63,7 @@ answer() {
 answer
 CUDA_EMULATOR_ORDER=random:3 CUDA_EMULATOR_LATE=1 answer
 python3 tools/checks/cuda_faults.py "$gruff"
+python3 tools/checks/cuda_profile.py "$gruff"
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use gruff_blocks::BlockType;
 
@@ -19,7 +20,7 @@ use crate::matmul::{MatmulKernel, MatmulOps};
 use crate::moe::MoeOps;
 use crate::norm::NormOps;
 use crate::plain::PlainDevice;
-use crate::profile::{Family, OpProfile, Profile, Work};
+use crate::profile::{Clock, Family, OpProfile, Profile, Work};
 use crate::reference::ReferenceDevice;
 use crate::replay::Recording;
 use crate::rope::RopeOps;
@@ -34,6 +35,19 @@ pub enum Activations {
     Int8,
     /// Kept in f32: exact, slower.
     F32,
+}
+
+/// What a card can do at most, a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ceilings {
+    /// Bytes read and written by a copy of its own memory, both counted.
+    pub copy: f64,
+    /// Products of bfloat16 by tensor cores (`mma.sync`), each with its addition; `None` without such.
+    pub bf16: Option<f64>,
+    /// The same of bytes.
+    pub int8: Option<f64>,
+    /// Products of f32 by the ordinary units.
+    pub f32: f64,
 }
 
 /// Everything a device must be able to do. Each family's contract stands in its own folder; an operation
@@ -74,6 +88,16 @@ pub(crate) trait Backend:
 
     /// Waits until everything that was launched is done, on devices that do not wait by themselves.
     fn finish(&self) {}
+
+    /// Its own clock, on devices that do not wait by themselves.
+    fn clock(&self) -> Option<&dyn Clock> {
+        None
+    }
+
+    /// Measures what it could do at most, on devices with a way to tell.
+    fn ceilings(&self) -> Option<Result<Ceilings>> {
+        None
+    }
 
     /// Takes zeroed memory, or `None` when there is none.
     fn allocate(&self, bytes: usize) -> Option<Memory>;
@@ -494,15 +518,41 @@ impl Device {
         self.inner.backend.prepare(&mut pass).unwrap_or(Ok(0))
     }
 
-    /// Counts operations and their time from now on, or no longer; see [`take_profile`](Self::take_profile).
+    /// Counts operations and their time from now on, or no longer; see [`take_profile`](Self::take_profile). Devices that run
+    /// behind their callers count by a clock of their own.
     pub fn profile(&self, on: bool) {
-        self.inner.profile.switch(on);
+        let _stream = lock(&self.inner.stream);
+        let clock = self.inner.backend.clock();
+        // A card that is lost, or without the kernels for it, has the host's clock: slow, but an account.
+        let by_clock = clock.is_some_and(|clock| clock.switch(on).is_ok()) && on;
+        self.inner.profile.switch(on, by_clock);
     }
 
     /// What operations took since [`profile`](Self::profile) was switched on or this was last called, the longest
     /// first.
     pub fn take_profile(&self) -> Vec<OpProfile> {
-        self.inner.profile.take()
+        let _stream = lock(&self.inner.stream);
+        let clock = self.inner.backend.clock().filter(|_| self.inner.profile.is_by_clock());
+        // Of a card that is lost there are no times.
+        let timed = clock.and_then(|clock| clock.read().ok()).unwrap_or_default();
+        self.inner.profile.take(timed)
+    }
+
+    /// While operations are counted by a clock of the device's own: what a kernel that does nothing takes by it. Times are
+    /// less by that for each kernel.
+    pub fn profile_overhead(&self) -> Option<Duration> {
+        let clock = self.inner.backend.clock().filter(|_| self.inner.profile.is_by_clock())?;
+        Some(clock.empty())
+    }
+
+    /// Measures what a card could do at most, in less than a second; `None` for devices that compute in the host's memory
+    /// ([`bandwidth`](crate::bandwidth) and [`compute`](crate::compute) measure those).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with less than 64 MiB free, [`Error::Cuda`].
+    pub fn ceilings(&self) -> Result<Option<Ceilings>> {
+        let _stream = lock(&self.inner.stream);
+        self.inner.backend.ceilings().transpose()
     }
 
     /// Runs one operation: waits for the device's stream, then hands the backend over. `work` is asked for only
@@ -515,9 +565,9 @@ impl Device {
         operation: impl FnOnce(&dyn Backend) -> T,
     ) -> T {
         let _stream = lock(&self.inner.stream);
-        self.inner.profile.time(family, op, work, || {
+        self.inner.profile.time(self.inner.backend.clock(), family, op, work, || {
             let result = operation(&*self.inner.backend);
-            if self.inner.profile.is_on() {
+            if self.inner.profile.is_on() && !self.inner.profile.is_by_clock() {
                 self.inner.backend.finish();
             }
             result
@@ -527,7 +577,8 @@ impl Device {
     /// Keeps operations away while host code copies so many bytes.
     pub(crate) fn exclusive<T>(&self, bytes: usize, copy: impl FnOnce() -> T) -> T {
         let _stream = lock(&self.inner.stream);
-        self.inner.profile.time(Family::Transfer, "copy", || Work::default().bytes(bytes), copy)
+        let work = || Work::default().bytes(bytes);
+        self.inner.profile.time(self.inner.backend.clock(), Family::Transfer, "copy", work, copy)
     }
 
     fn take(&self, bytes: usize, reuse: Reuse) -> Result<Buffer> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::clock;
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
 use super::phase::Phase;
 use crate::{Error, Result};
@@ -19,6 +20,7 @@ pub(crate) struct Context {
     pub(crate) card: Card,
     /// The first fault that every later call meets again.
     lost: OnceLock<String>,
+    pub(super) clock: clock::State,
 }
 
 /// What is known of a card.
@@ -133,7 +135,15 @@ impl Context {
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|error| fail("opening", error))?;
         let none = std::ptr::null_mut();
-        let mut opened = Self { device, context, stream: none, recorder: none, card, lost: OnceLock::new() };
+        let mut opened = Self {
+            device,
+            context,
+            stream: none,
+            recorder: none,
+            card,
+            lost: OnceLock::new(),
+            clock: clock::State::default(),
+        };
         opened.make_current().map_err(|error| fail("opening", error))?;
         for stream in [&mut opened.stream, &mut opened.recorder] {
             *stream = result::stream::create(result::stream::StreamKind::NonBlocking)
@@ -190,6 +200,7 @@ impl Context {
 
     /// Waits for everything that was launched.
     pub(crate) fn synchronize(&self) -> Result<()> {
+        self.clock.release();
         // SAFETY: the stream lives as long as this.
         self.call(|| "waiting for kernels".into(), || unsafe { result::stream::synchronize(self.stream) })
     }
@@ -204,6 +215,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Nothing can be done about a fault here: the process ends or the device was lost.
         let _ = self.make_current();
+        self.clock.release();
         for stream in [self.stream, self.recorder] {
             if !stream.is_null() {
                 // SAFETY: created in `open`; nobody uses it any more.
@@ -212,6 +224,7 @@ impl Drop for Context {
                 let _ = unsafe { result::stream::destroy(stream) };
             }
         }
+        self.clock.end();
         // SAFETY: retained in `open`.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }

@@ -86,6 +86,7 @@ impl Landings {
             Some(landing) => landing,
             None => Landing::new(context, bytes)?,
         };
+        context.clock.touch();
         context.call(
             || format!("copying {bytes} bytes out"),
             // SAFETY: there is room for the bytes, which nobody looks at before the event.
@@ -102,6 +103,7 @@ impl Landings {
 impl Flight {
     fn arrive(&mut self) -> Result<Vec<i32>> {
         let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
+        landing.context.clock.release();
         landing.context.call(
             || "waiting for ids".into(),
             // SAFETY: the event was recorded behind the copy.

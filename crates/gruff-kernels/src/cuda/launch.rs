@@ -163,7 +163,9 @@ impl<'a> Launch<'a> {
                     arguments,
                 )
             },
-        )
+        )?;
+        context.launched(entry);
+        Ok(())
     }
 
     /// Lets the kernel have more shared memory than 48 KiB, once for the most that it was asked for.

@@ -15,6 +15,9 @@ use crate::{Error, Result};
 /// Bytes behind every allocation that may be read: more than a group of 256 packed values has.
 const READ_BEHIND: usize = 512;
 
+/// Bytes of pageable memory up to which a driver takes a copy over without waiting for the stream.
+const TAKEN_AT_ONCE: usize = 32 << 10;
+
 /// A piece of a card's memory; given back when dropped.
 pub(crate) struct CudaMemory {
     context: Arc<Context>,
@@ -54,6 +57,7 @@ impl CudaMemory {
         if bytes == 0 || !self.is_touched() {
             return Ok(());
         }
+        self.context.clock.touch();
         // SAFETY: within the allocation (asserted).
         self.context.call(
             || format!("clearing {bytes} bytes"),
@@ -89,6 +93,10 @@ impl CudaMemory {
         if bytes.is_empty() || !self.is_touched() {
             return Ok(());
         }
+        self.context.clock.touch();
+        if bytes.len() > TAKEN_AT_ONCE {
+            self.context.clock.release();
+        }
         let target = self.pointer + offset as CUdeviceptr;
         // SAFETY: in range (asserted). Host memory is pageable, so the driver has taken it over when the call returns.
         self.context.call(
@@ -106,6 +114,8 @@ impl CudaMemory {
         if bytes.is_empty() || !self.is_touched() {
             return Ok(());
         }
+        self.context.clock.touch();
+        self.context.clock.release();
         let source = self.pointer + offset as CUdeviceptr;
         let len = bytes.len();
         // SAFETY: in range (asserted); the copy is waited for before the slice is given back.
@@ -133,6 +143,7 @@ impl Drop for CudaMemory {
             let Self { pointer, bytes, real, .. } = *self;
             return phase::keep(Self { context: self.context.clone(), pointer, bytes, real });
         }
+        self.context.clock.release();
         // Waits for kernels that use it. A fault shows in the next operation.
         // SAFETY: allocated in `take`.
         let _ =

@@ -7,6 +7,8 @@
 //! graphs (`record.rs`), and kernels can be compiled ahead by a rehearsal of what needs them (`phase.rs`).
 
 mod cache;
+mod ceilings;
+mod clock;
 mod driver;
 mod error;
 mod kernels;
@@ -28,9 +30,10 @@ use cudarc::driver::sys::CUdeviceptr;
 use crate::buffer::{ForeignBytes, Memory, Reuse};
 use crate::device::Backend;
 use crate::later::Coming;
+use crate::profile::Clock;
 use crate::reference::ReferenceDevice;
 use crate::replay::Recording;
-use crate::{Activations, Error, Result, Step, Tensor};
+use crate::{Activations, Ceilings, Error, Result, Step, Tensor};
 
 use cache::KernelCache;
 use driver::Context;
@@ -225,6 +228,14 @@ impl Backend for CudaDevice {
     fn finish(&self) {
         // A fault shows in the next operation.
         let _ = self.context.synchronize();
+    }
+
+    fn clock(&self) -> Option<&dyn Clock> {
+        Some(self)
+    }
+
+    fn ceilings(&self) -> Option<Result<Ceilings>> {
+        Some(self.measure_ceilings())
     }
 
     fn allocate(&self, bytes: usize) -> Option<Memory> {

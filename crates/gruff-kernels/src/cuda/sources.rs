@@ -29,6 +29,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
 
 /// All sources.
 pub(crate) static SOURCES: &[&Source] = &[
+    &super::ceilings::CEILINGS,
+    &super::clock::CLOCK,
     &crate::attention::cuda::ATTENTION,
     &crate::attention::cuda::FLASH,
     &crate::attention::cuda::WRITE,

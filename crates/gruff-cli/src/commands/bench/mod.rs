@@ -74,7 +74,8 @@ pub(crate) struct Bench {
     /// Measure so many sequences together, as llama-batched-bench does: prompts, then a token of each at a time
     #[arg(short, long, value_name = "N", value_parser = parse_list, allow_negative_numbers = true)]
     batch: Vec<Numbers>,
-    /// Run each test once more and show where its time goes, operation by operation
+    /// Run each test once more and show where its time goes, operation by operation; on NVIDIA cards by the card's own
+    /// clock, kernel by kernel
     #[arg(long, conflicts_with = "generate")]
     profile: bool,
     /// Leave these out, to see what they contribute. On the CPU, families of kernels, then computed in their plainest
@@ -253,7 +254,7 @@ impl Bench {
         let peak_memory = system::peak_memory();
         let threads = model.device().threads();
         if self.profile {
-            let ceilings = Ceilings::measure(threads)?;
+            let ceilings = Ceilings::measure(model.device())?;
             for (test, outcome) in tests.iter().zip(&mut results) {
                 outcome.profile = Some(profile::measure(&model, *test, 1, ubatch, ceilings)?);
             }

@@ -5,31 +5,61 @@ use std::time::{Duration, Instant};
 
 use gruff::AutoModelForCausalLM;
 use gruff::floors::kernels::sampling::{SampleSpec, sample};
-use gruff::floors::kernels::{DType, Family, OpProfile, bandwidth, compute};
+use gruff::floors::kernels::{self, DType, Device, Family, OpProfile, bandwidth, compute};
 use serde_json::{Value, json};
 
 use super::measure::Test;
 use super::sequences::Sequences;
 
-/// What the machine can do with the threads of a run.
+/// What the machine can do: a processor with the threads of a run, or a card.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ceilings {
-    /// Bytes a second from memory.
-    read: f64,
-    compute: compute::Compute,
+    on_card: bool,
+    /// Bytes a second: read by a processor; read and written by a card that copies.
+    memory: f64,
+    f32: f64,
+    int8: Option<f64>,
+    /// By a card's tensor cores.
+    bf16: Option<f64>,
 }
 
 impl Ceilings {
-    pub(super) fn measure(threads: usize) -> anyhow::Result<Self> {
-        Ok(Self { read: bandwidth::measure(Some(threads))?, compute: compute::measure(Some(threads))? })
+    pub(super) fn measure(device: &Device) -> anyhow::Result<Self> {
+        if let Some(card) = device.ceilings()? {
+            let kernels::Ceilings { copy, bf16, int8, f32 } = card;
+            return Ok(Self { on_card: true, memory: copy, f32, int8, bf16 });
+        }
+        let threads = Some(device.threads());
+        let memory = bandwidth::measure(threads)?;
+        let compute::Compute { f32, int8 } = compute::measure(threads)?;
+        Ok(Self { on_card: false, memory, f32, int8, bf16: None })
     }
 
     /// Products a second that a family's kernels could reach.
     fn products(&self, family: Family) -> f64 {
-        match family {
-            Family::Matmul | Family::Moe => self.compute.int8.unwrap_or(self.compute.f32),
-            _ => self.compute.f32,
+        let fastest = match family {
+            Family::Matmul | Family::Moe => self.bf16.or(self.int8.filter(|_| !self.on_card)),
+            Family::Attention | Family::DeltaNet => self.bf16,
+            _ => None,
+        };
+        fastest.unwrap_or(self.f32)
+    }
+
+    fn words(&self) -> String {
+        let giga = |speed: Option<f64>| speed.map_or("no".to_owned(), |speed| format!("{:.0}", speed / 1e9));
+        let (memory, f32) = (self.memory / 1e9, giga(Some(self.f32)));
+        if self.on_card {
+            return format!(
+                "memory is copied at {memory:.1} GB/s, read and written; {} bf16 and {} int8 GMAC/s by tensor cores, {f32} f32 \
+                 (G multiplications with addition)",
+                giga(self.bf16),
+                giga(self.int8)
+            );
         }
+        format!(
+            "memory is read at {memory:.1} GB/s; {} int8 and {f32} f32 GMAC/s (G multiplications with addition)",
+            giga(self.int8)
+        )
     }
 }
 
@@ -38,9 +68,12 @@ impl Ceilings {
 pub(super) struct Profile {
     label: String,
     steps: usize,
+    /// All steps together. Where a card has counted by its own clock, of a run that was not counted.
     total: Duration,
     /// The longest first.
     ops: Vec<OpProfile>,
+    /// What a kernel that does nothing takes by the card's clock, which counted.
+    empty_kernel: Option<Duration>,
     ceilings: Ceilings,
 }
 
@@ -59,7 +92,8 @@ fn sampling(position: u64) -> SampleSpec {
 }
 
 /// Runs a test once more with `count` sequences together, every operation counted. After each generated token of each
-/// an id is sampled.
+/// an id is sampled. A card counts by its own clock, of steps that are launched operation by operation; what a step takes
+/// when nothing is counted, recorded steps replayed, is measured before.
 pub(super) fn measure(
     model: &AutoModelForCausalLM,
     test: Test,
@@ -69,26 +103,44 @@ pub(super) fn measure(
 ) -> anyhow::Result<Profile> {
     let device = model.device();
     let mut sequences = Sequences::new(model, count, test.depth + test.prompt + test.generated + 1, ubatch)?;
+    let uncounted = if device.runs_behind() {
+        // Steps are recorded in the first run.
+        run(&mut sequences, device, test, false)?;
+        Some(run(&mut sequences, device, test, false)?)
+    } else {
+        None
+    };
+    let counted = run(&mut sequences, device, test, true)?;
+    let ops = device.take_profile();
+    let empty_kernel = device.profile_overhead();
+    device.profile(false);
+    let total = uncounted.filter(|_| empty_kernel.is_some()).unwrap_or(counted);
+    let steps = (test.prompt * count).div_ceil(ubatch.max(count)) + test.generated;
+    let label = if count == 1 { test.label() } else { format!("{} of {count} sequences", test.label()) };
+    Ok(Profile { label, steps, total, ops, empty_kernel, ceilings })
+}
+
+/// What the test's steps take from the first to the last.
+fn run(sequences: &mut Sequences, device: &Device, test: Test, counted: bool) -> anyhow::Result<Duration> {
+    sequences.clear();
     sequences.prompt(test.depth)?;
     if test.generated > 0 {
         // Memory of intermediate results is taken in the first step.
-        sequences.generate()?;
+        sequences.generate()?.to_vec_f32()?;
     }
-    device.profile(true);
+    if counted {
+        device.profile(true);
+    }
     let started = Instant::now();
     sequences.prompt(test.prompt)?;
     for position in 0..test.generated {
         let logits = sequences.generate()?;
+        let count = logits.shape()[0];
         let ids = device.scratch(DType::I32, &[count])?;
         sample(&logits, &vec![sampling(position as u64); count], &ids)?;
         ids.to_vec_i32()?;
     }
-    let total = started.elapsed();
-    let ops = device.take_profile();
-    device.profile(false);
-    let steps = (test.prompt * count).div_ceil(ubatch.max(count)) + test.generated;
-    let label = if count == 1 { test.label() } else { format!("{} of {count} sequences", test.label()) };
-    Ok(Profile { label, steps, total, ops, ceilings })
+    Ok(started.elapsed())
 }
 
 /// The sum of some operations.
@@ -125,37 +177,47 @@ impl Profile {
         families
     }
 
-    /// What passes outside of operations: building steps, taking memory.
+    /// What passes outside of operations: building steps, taking memory; on cards the launches, which are counted.
     fn between(&self) -> Sum {
         let inside = Sum::of(self.ops.iter()).time;
-        Sum { time: self.total.saturating_sub(inside), ..Sum::default() }
+        let launches = self.ops.iter().flat_map(|op| &op.kernels).filter(|kernel| !kernel.name.is_empty());
+        let calls = launches.map(|kernel| kernel.calls).sum();
+        Sum { calls, time: self.total.saturating_sub(inside), ..Sum::default() }
     }
 
     /// Shares of the step, of the bandwidth and of the multiplications that the machine could make meanwhile.
     fn shares(&self, family: Family, sum: &Sum) -> [f64; 3] {
         [
             sum.seconds() / self.total.as_secs_f64().max(1e-12),
-            sum.bytes as f64 / sum.seconds() / self.ceilings.read,
+            sum.bytes as f64 / sum.seconds() / self.ceilings.memory,
             sum.products as f64 / sum.seconds() / self.ceilings.products(family),
         ]
     }
 
-    /// A table a family, below it the operations.
+    /// A row a family, below it the operations, and below these, on a card, their kernels.
     pub(super) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let per_step = self.total.as_secs_f64() * 1e3 / self.steps.max(1) as f64;
         writeln!(out, "\n{}, operation by operation: {} steps of {per_step:.3} ms", self.label, self.steps)?;
-        let int8 =
-            self.ceilings.compute.int8.map_or_else(|| "no".to_owned(), |int8| format!("{:.0}", int8 / 1e9));
-        writeln!(
-            out,
-            "ceilings: memory is read at {:.1} GB/s; {int8} int8 and {:.0} f32 GMAC/s (G multiplications with addition)",
-            self.ceilings.read / 1e9,
-            self.ceilings.compute.f32 / 1e9,
-        )?;
+        if let Some(empty) = self.empty_kernel {
+            let empty = empty.as_secs_f64() * 1e6;
+            writeln!(
+                out,
+                "steps as they are run; operations by the card's clock, launched one by one, less the {empty:.2} us that a kernel \
+                 which does nothing takes"
+            )?;
+        }
+        writeln!(out, "ceilings: {}", self.ceilings.words())?;
         writeln!(
             out,
             "\n| {:<28} | {:>7} | {:>9} | {:>7} | {:>8} | {:>7} | {:>8} | {:>7} |",
-            "operation", "calls", "ms a step", "share", "GB/s", "of read", "GMAC/s", "of peak"
+            "operation",
+            "calls",
+            "ms a step",
+            "share",
+            "GB/s",
+            self.of_memory(),
+            "GMAC/s",
+            "of peak"
         )?;
         writeln!(
             out,
@@ -167,9 +229,26 @@ impl Profile {
             for op in self.ops.iter().filter(|op| op.family == family) {
                 let name = format!("{} {}", op.op, op.detail);
                 self.row(out, name.trim(), family, &Sum::of(std::iter::once(op)))?;
+                self.kernel_rows(out, op)?;
             }
         }
-        self.row(out, "between operations", Family::Transfer, &self.between())
+        let between = if self.empty_kernel.is_some() { "launches, gaps, host" } else { "between operations" };
+        self.row(out, between, Family::Transfer, &self.between())
+    }
+
+    /// The heading of shares of the memory's ceiling.
+    fn of_memory(&self) -> &'static str {
+        if self.ceilings.on_card { "of copy" } else { "of read" }
+    }
+
+    /// The kernels of an operation.
+    fn kernel_rows(&self, out: &mut impl Write, op: &OpProfile) -> anyhow::Result<()> {
+        for kernel in &op.kernels {
+            let name = if kernel.name.is_empty() { "copies, host" } else { kernel.name };
+            let sum = Sum { calls: kernel.calls, time: kernel.time, ..Sum::default() };
+            self.row(out, &format!("  - {name}"), op.family, &sum)?;
+        }
+        Ok(())
     }
 
     fn row(&self, out: &mut impl Write, name: &str, family: Family, sum: &Sum) -> anyhow::Result<()> {
@@ -207,6 +286,10 @@ impl Profile {
             if let Some(op) = op {
                 entry["op"] = json!(op.op);
                 entry["weights"] = json!(op.detail);
+                let kernel = |kernel: &kernels::KernelProfile| json!({"kernel": kernel.name, "calls": kernel.calls, "ns": kernel.time.as_nanos() as u64});
+                if !op.kernels.is_empty() {
+                    entry["kernels"] = op.kernels.iter().map(kernel).collect();
+                }
             }
             entry
         };
@@ -218,9 +301,13 @@ impl Profile {
             "steps": self.steps,
             "ns": self.total.as_nanos() as u64,
             "between_ns": self.between().time.as_nanos() as u64,
-            "read_bandwidth": self.ceilings.read,
-            "int8_products": self.ceilings.compute.int8,
-            "f32_products": self.ceilings.compute.f32,
+            "clock": if self.empty_kernel.is_some() { "card" } else { "host" },
+            "empty_kernel_ns": self.empty_kernel.map(|time| time.as_nanos() as u64),
+            "read_bandwidth": (!self.ceilings.on_card).then_some(self.ceilings.memory),
+            "copy_bandwidth": self.ceilings.on_card.then_some(self.ceilings.memory),
+            "bf16_products": self.ceilings.bf16,
+            "int8_products": self.ceilings.int8,
+            "f32_products": self.ceilings.f32,
             "families": families,
             "ops": ops,
         })
