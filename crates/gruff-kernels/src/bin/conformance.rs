@@ -7,11 +7,13 @@ use gruff_kernels::conformance::{Options, Outcome, run};
 const USAGE: &str = "\
 Holds this machine's devices to the contracts of all operations.
 
-Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--json] [--failures]
+Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--subset NAME] [--json]
+                   [--failures]
        conformance --compile-cuda ARCH
 
   --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
   --filter    only cases whose operation and label contain OP: `linear`, `linear Q4_K`
+  --subset    only a subset of the cases: sanitize, what compute-sanitizer gets through in about two minutes
   --json      one JSON object a line instead of the table
   --failures  only what failed
   --compile-cuda
@@ -36,6 +38,11 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--json" => parsed.json = true,
             "--failures" => parsed.only_failures = true,
             "--filter" => parsed.options.filter = Some(arguments.next().ok_or("--filter needs a name")?),
+            "--subset" => {
+                let name = arguments.next().ok_or("--subset needs a name")?;
+                parsed.options.subset =
+                    Some(name.parse().map_err(|fault: gruff_kernels::Error| fault.to_string())?);
+            }
             "--compile-cuda" => {
                 parsed.compile_cuda = Some(arguments.next().ok_or("--compile-cuda needs an architecture")?);
             }

@@ -19,12 +19,14 @@ mod norm;
 mod rope;
 mod run;
 mod sampling;
+mod subset;
 
 use crate::{Activations, Device, Result, Tensor};
 
 pub use compare::Tolerance;
 pub use data::Values;
 pub use run::{Failure, Options, Outcome, Report, run};
+pub use subset::Subset;
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {
@@ -99,6 +101,11 @@ impl Case {
     ) -> Self {
         let bar = Bar { device: Activations::Int8, reference: Activations::F32, tolerance };
         Self { op, label: label.into(), bars: vec![bar], compute: Box::new(compute), equals: Vec::new() }
+    }
+
+    /// Operation and label: `linear Q4_K [7, 256] x 1`.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.op, self.label)
     }
 
     /// Replaces what the case is held to (products with packed weights: the twin and the f64 reference).

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::compare::first_difference;
-use super::{Bar, Case, Output};
+use super::{Bar, Case, Output, Subset};
 use crate::{Activations, CpuOptions, CudaOptions, Device, Isa, Result, Without};
 
 /// What to run.
@@ -19,11 +19,13 @@ pub struct Options {
     pub cuda: Option<usize>,
     /// Only cases whose operation and label, as in `linear Q4_K [7, 256] x 1`, contain this.
     pub filter: Option<String>,
+    /// Only cases of a subset.
+    pub subset: Option<Subset>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: true, reference: false, plain: false, cuda: None, filter: None }
+        Self { cpu: true, reference: false, plain: false, cuda: None, filter: None, subset: None }
     }
 }
 
@@ -94,10 +96,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&[Outcome])) -> Result<Re
     let bench = Bench::new(options)?;
     let mut report = Report::default();
     let wanted = |case: &Case| {
-        options
-            .filter
-            .as_ref()
-            .is_none_or(|filter| format!("{} {}", case.op, case.label).contains(filter.as_str()))
+        options.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
+            && options.subset.is_none_or(|subset| subset.has(case))
     };
     for case in super::cases().iter().filter(|case| wanted(case)) {
         let first = report.outcomes.len();

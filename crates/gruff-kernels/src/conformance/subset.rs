@@ -1,0 +1,145 @@
+//! Cases by name, for tools that make kernels many times slower.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Case;
+use crate::{Error, Result};
+
+/// A choice among the cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subset {
+    /// What compute-sanitizer gets through in about two minutes: every operation, every way that a kernel is launched (one,
+    /// few and many columns; tiles, spans and their sums; chunks and single tokens), odd sizes, and types of weights of each
+    /// kind.
+    Sanitize,
+}
+
+impl Subset {
+    /// What operations and labels of the cases begin with.
+    const fn beginnings(self) -> &'static [&'static str] {
+        match self {
+            Subset::Sanitize => SANITIZE,
+        }
+    }
+
+    /// Whether a case belongs to it.
+    pub fn has(self, case: &Case) -> bool {
+        let name = case.name();
+        self.beginnings().iter().any(|beginning| name.starts_with(beginning))
+    }
+}
+
+impl fmt::Display for Subset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subset::Sanitize => f.pad("sanitize"),
+        }
+    }
+}
+
+impl FromStr for Subset {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "sanitize" => Ok(Subset::Sanitize),
+            _ => {
+                Err(Error::Option { what: format!("{text:?} is no subset of the cases; there is sanitize") })
+            }
+        }
+    }
+}
+
+/// See [`Subset::Sanitize`]. Every one of them begins some case's name, and every operation has one (tested).
+const SANITIZE: &[&str] = &[
+    "rms_norm [2, 3, 33]",
+    "rms_norm [70, 1031]",
+    "rms_norm for products [3, 1280]",
+    "rms_norm for products [6, 2560]",
+    "add_rms_norm [3, 1031]",
+    "gated_rms_norm [2, 3, 100]",
+    "gated_rms_norm [40, 4, 128]",
+    "l2_norm [2, 3, 33]",
+    "rope_table",
+    "rope NeoX [2, 2, 30]",
+    "rope Interleaved [4, 1, 80]",
+    "add [4, 100]",
+    "scale [3, 7]",
+    "softcap [2, 3, 8]",
+    "sigmoid_mul [4, 100]",
+    "sigmoid_mul one a row [4, 100]",
+    "glu silu [90, 1031]",
+    "glu gelu_tanh [3, 7]",
+    "gather_rows",
+    "copy",
+    "attention f32 6/2 heads of 30/44",
+    "attention f16 9/3 heads of 64/64",
+    "attention f16 4/2 heads of 256/256",
+    "attention f16 4/2 heads of 192/128",
+    "attention f16 6/2 heads of 64/64, 0+5 40+1 31+34 63+2, window 7",
+    "attention f16 4/1 heads of 64/64, 1023+3",
+    "attention q8_0 8/2 heads of 128/128",
+    "attention q8_0 4/1 heads of 64/64, 510+9",
+    "delta_gates [3, 16]",
+    "causal_conv 300 channels",
+    "causal_conv 9 channels",
+    "gated_delta 2/4 heads of 16/16, rollback 5",
+    "gated_delta 1/1 heads of 128/128, rollback 64",
+    "gated_delta 1/3 heads of 24/20, rollback 0",
+    "argmax [6, 1000]",
+    "sample all, [24, 300]",
+    "sample top 40, [24, 20000]",
+    "sample top-p 0.9, [24, 20000]",
+    "sample top 20, top-p 0.8, min-p 0.01, penalty, [24, 300]",
+    "route 4 of 60, 5 tokens, true",
+    "route 8 of 256, 33 tokens, true",
+    "experts Q4_K, 1 tokens",
+    "experts Q4_K, 19 tokens",
+    "experts Q8_0, 2 tokens",
+    "experts F16, 19 tokens",
+    "linear Q4_K [7, 512] x 1",
+    "linear Q4_K [13, 512] x 5",
+    "linear Q4_K [33, 2304] x 8",
+    "linear Q4_K [45, 512] x 13",
+    "linear Q4_K [9, 2304] x 67",
+    "linear Q6_K [7, 512] x 1",
+    "linear Q6_K [45, 256] x 13",
+    "linear Q5_K [33, 256] x 8",
+    "linear Q8_0 [9, 96] x 67",
+    "linear Q4_0 [5, 64] x 2",
+    "linear IQ4_XS [9, 256] x 67",
+    "linear IQ3_S [45, 256] x 13",
+    "linear IQ2_XXS [7, 256] x 1",
+    "linear MXFP4 [33, 96] x 8",
+    "linear NVFP4 [9, 256] x 67",
+    "linear F16 [13, 100] x 5",
+    "linear BF16 [9, 1031] x 67",
+    "linear F32 [45, 7] x 13",
+    "linear fused Q4_K",
+    "linear fused Q8_0",
+    "embed Q4_K",
+    "embed F16",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::cases;
+
+    #[test]
+    fn names_begin_cases_and_leave_no_operation_out() {
+        let cases = cases();
+        for beginning in SANITIZE {
+            assert!(
+                cases.iter().any(|case| case.name().starts_with(beginning)),
+                "no case begins with {beginning:?}"
+            );
+        }
+        let of = |op: &str| cases.iter().any(|case| case.op == op && Subset::Sanitize.has(case));
+        let missing: Vec<&str> = cases.iter().map(|case| case.op).filter(|op| !of(op)).collect();
+        assert_eq!(missing, [""; 0]);
+        assert_eq!("sanitize".parse::<Subset>().unwrap(), Subset::Sanitize);
+        assert!("all".parse::<Subset>().unwrap_err().to_string().contains("sanitize"));
+    }
+}
