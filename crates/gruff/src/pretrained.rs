@@ -152,7 +152,8 @@ impl LoadOptions {
                     )));
                 }
                 let graphs = !self.without.contains(&Without::Graphs);
-                let options = CudaOptions { activations, graphs, ..CudaOptions::default() };
+                let early_launch = !self.without.contains(&Without::EarlyLaunch);
+                let options = CudaOptions { activations, graphs, early_launch, ..CudaOptions::default() };
                 Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)
             }
             other => Err(Error::Option(format!(

@@ -31,6 +31,8 @@ struct Runtime {
     void (*copy)(void *shared, const void *global, int bytes, int given);
     void (*copies_made)();
     void (*copies_wait)(int left);
+    // griddepcontrol.wait
+    void (*wait_for_kernel_before)();
     void (*fault)(const char *what);
     // Bytes of dynamic shared memory of this launch.
     unsigned (*shared_bytes)();

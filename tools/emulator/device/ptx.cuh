@@ -137,8 +137,8 @@ static inline void copy_16(void *shared, const void *global) { emulator_runtime-
 static inline void copies_made() { emulator_runtime->copies_made(); }
 template <int N> static inline void copies_wait() { emulator_runtime->copies_wait(N); }
 
-// Kernels run one after the other.
-static inline void wait_for_kernel_before() {}
+// Kernels run one after the other, but what stands in front of the wait may be tried before.
+static inline void wait_for_kernel_before() { emulator_runtime->wait_for_kernel_before(); }
 static inline void let_next_kernel_begin() {}
 
 // By the processor's counter, at some gigahertz.

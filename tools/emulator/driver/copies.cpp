@@ -36,6 +36,7 @@ static CUresult copy(void *to, Place to_place, const void *from, Place from_plac
             return CUDA_SUCCESS;
         };
     }
+    if (from_place == Place::HOST && to_place == Place::DEVICE) note_filled(CUdeviceptr(uintptr_t(to)));
     TRY(submit(stream, std::move(work)));
     // To pageable memory, the call returns when it is there.
     const bool returns_late = wait || (to_place == Place::HOST && pageable);

@@ -41,7 +41,7 @@ Fiber *make_fiber(void (*main)()) {
     void *pages = mmap(nullptr, STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) std::abort();
     mprotect(pages, PAGE, PROT_NONE);
-    Fiber *fiber = new Fiber{nullptr, static_cast<unsigned char *>(pages), STACK + PAGE, 0};
+    Fiber *fiber = new Fiber{nullptr, static_cast<unsigned char *>(pages), STACK + PAGE, 0, {}};
     uintptr_t *top = reinterpret_cast<uintptr_t *>(fiber->pages + fiber->bytes);
     // As behind a call: the stack is eight bytes off a border of 16 when `main` begins.
     *--top = 0;

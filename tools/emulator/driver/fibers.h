@@ -11,6 +11,8 @@ struct Fiber {
     size_t bytes;
     // What it shall run next, for its main loop.
     int thread;
+    // Where its main loop stood before it called a kernel that may be left in the middle.
+    void *before[5];
 };
 
 // A fiber that runs `main` when first switched to; `main` never returns.

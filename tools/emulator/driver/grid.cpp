@@ -62,6 +62,8 @@ static struct Grid {
     void *outside;
     CUresult result;
     bool running;
+    // Threads are left where they wait for the kernel before.
+    bool trying;
     unsigned long long random;
 } grid;
 
@@ -190,11 +192,25 @@ static void end_thread() {
     if (grid.arrived > 0 && grid.arrived == grid.live) release_barrier();
 }
 
+static void fault(const char *what);
+
+// Runs a thread up to where it waits for the kernel before.
+static void __attribute__((noinline)) try_thread(Fiber *self) {
+    if (__builtin_setjmp(self->before)) return;
+    grid.launch->function->kernel->call(grid.arguments.data());
+    fault("it was to wait for the kernel before, and ends without it");
+}
+
+static void wait_for_kernel_before() {
+    if (grid.trying) __builtin_longjmp(grid.all[grid.current].fiber->before, 1);
+}
+
 // Runs threads one after the other. A thread that has begun elsewhere is switched to; this stack is spare then.
 static void fiber_main() {
     for (;;) {
         Fiber *self = grid.all[grid.current].fiber;
-        grid.launch->function->kernel->call(grid.arguments.data());
+        if (grid.trying) try_thread(self);
+        else grid.launch->function->kernel->call(grid.arguments.data());
         end_thread();
         const int next = pick();
         if (next < 0) {
@@ -291,7 +307,7 @@ static void copies_wait(int left) {
 
 static unsigned shared_bytes() { return grid.launch->shared; }
 
-static const Runtime RUNTIME = {meet, barrier, copy, copies_made, copies_wait, fault, shared_bytes};
+static const Runtime RUNTIME = {meet, barrier, copy, copies_made, copies_wait, wait_for_kernel_before, fault, shared_bytes};
 
 // ---- Faults of the processor while a kernel runs.
 
@@ -311,7 +327,9 @@ static void report_fault() {
         say("%s: an integer is divided by zero", place().c_str());
         error = CUDA_ERROR_LAUNCH_FAILED;
         break;
-    default: say("%s: an access to %s", place().c_str(), describe(fault_address).c_str());
+    default:
+        say("%s: an access to %s%s", place().c_str(), describe(fault_address).c_str(),
+            grid.trying ? ", before it has waited for the kernel before" : "");
     }
     fail(error);
 }
@@ -399,6 +417,35 @@ static CUresult run_block() {
     return CUDA_SUCCESS;
 }
 
+static CUresult run_blocks() {
+    const unsigned *size = grid.launch->grid;
+    const unsigned long long blocks = (unsigned long long)size[0] * size[1] * size[2];
+    // When chance decides, blocks begin anywhere and go round, in either direction.
+    const bool random = settings().order == Order::RANDOM;
+    const unsigned long long first = random ? random_number() % blocks : 0;
+    const bool down = settings().order == Order::BACKWARD || (random && (random_number() & 1));
+    for (unsigned long long i = 0; i < blocks; i++) {
+        const unsigned long long turned = (first + i) % blocks, block = down ? blocks - 1 - turned : turned;
+        grid.at = {unsigned(block % size[0]), unsigned(block / size[0] % size[1]), unsigned(block / size[0] / size[1]), 0};
+        if (CUresult error = run_block(); error != CUDA_SUCCESS) return error;
+    }
+    return CUDA_SUCCESS;
+}
+
+// What a kernel that may begin early does before it waits must not touch what kernels make: runs all its threads up to there
+// with that memory out of reach. Not each time, as forbidding takes long.
+static CUresult try_early() {
+    constexpr unsigned long long ALWAYS = 16;
+    const unsigned long long count = grid.launch->function->early++;
+    if (count >= ALWAYS && count % ALWAYS != 0) return CUDA_SUCCESS;
+    forbid_memory(true);
+    grid.trying = true;
+    const CUresult result = run_blocks();
+    grid.trying = false;
+    forbid_memory(false);
+    return result;
+}
+
 CUresult run_grid(const Launch &launch) {
     if (CUresult error = kernel_shall_fail(); error != CUDA_SUCCESS) {
         set_lasting_error(error);
@@ -420,19 +467,11 @@ CUresult run_grid(const Launch &launch) {
     const char *name = launch.function->kernel->name;
     if (settings().trace)
         say("%s, %u x %u x %u blocks of %d threads", name, launch.grid[0], launch.grid[1], launch.grid[2], grid.threads);
-    const unsigned long long blocks = (unsigned long long)launch.grid[0] * launch.grid[1] * launch.grid[2];
-    // When chance decides, blocks begin anywhere and go round, in either direction.
-    const bool random = settings().order == Order::RANDOM;
-    const unsigned long long first = random ? random_number() % blocks : 0;
-    const bool down = settings().order == Order::BACKWARD || (random && (random_number() & 1));
-    for (unsigned long long i = 0; i < blocks; i++) {
-        const unsigned long long turned = (first + i) % blocks, block = down ? blocks - 1 - turned : turned;
-        const unsigned x = launch.grid[0], y = launch.grid[1];
-        grid.at = {unsigned(block % x), unsigned(block / x % y), unsigned(block / x / y), 0};
-        if (CUresult error = run_block(); error != CUDA_SUCCESS) {
-            set_lasting_error(error);
-            return error;
-        }
+    CUresult result = launch.early ? try_early() : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) result = run_blocks();
+    if (result != CUDA_SUCCESS) {
+        set_lasting_error(result);
+        return result;
     }
     if (guards_broken((std::string("kernel ") + name).c_str())) {
         set_lasting_error(CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -38,7 +38,7 @@ static CUresult allocate(size_t bytes, CUdeviceptr *pointer) {
     std::memset(first, MARK, begin - first);
     std::memset(begin, FRESH, bytes);
     std::memset(begin + bytes, MARK, rounded - bytes);
-    allocations[uintptr_t(begin)] = {begin, bytes, static_cast<unsigned char *>(pages), inner + 2 * PAGE};
+    allocations[uintptr_t(begin)] = {begin, bytes, static_cast<unsigned char *>(pages), inner + 2 * PAGE, false};
     used += bytes;
     *pointer = CUdeviceptr(uintptr_t(begin));
     return CUDA_SUCCESS;
@@ -70,6 +70,19 @@ const Allocation *allocation_at(uintptr_t address) {
     if (next == allocations.begin()) return nullptr;
     const Allocation &at = std::prev(next)->second;
     return address < uintptr_t(at.begin) + at.bytes ? &at : nullptr;
+}
+
+void note_filled(CUdeviceptr pointer) {
+    auto next = allocations.upper_bound(uintptr_t(pointer));
+    if (next != allocations.begin()) std::prev(next)->second.filled = true;
+}
+
+void forbid_memory(bool forbidden) {
+    for (const auto &entry : allocations) {
+        const Allocation &at = entry.second;
+        const int allowed = !forbidden ? PROT_READ | PROT_WRITE : at.filled ? PROT_READ : PROT_NONE;
+        mprotect(at.pages + PAGE, at.page_bytes - 2 * PAGE, allowed);
+    }
 }
 
 bool device_range(CUdeviceptr pointer, size_t bytes) {

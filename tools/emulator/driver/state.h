@@ -50,9 +50,14 @@ struct Allocation {
     // Whole pages with what lies around it, between two that nobody may touch.
     unsigned char *pages;
     size_t page_bytes;
+    // Whether the host has copied something there.
+    bool filled;
 };
 const Allocation *allocation_at(uintptr_t address);
 std::string describe(uintptr_t address);
+void note_filled(CUdeviceptr pointer);
+// While it is so, nobody writes to device memory, and nobody reads but what the host has copied there.
+void forbid_memory(bool forbidden);
 // Says what lies damaged around allocations; whether anything does.
 bool guards_broken(const char *behind);
 bool is_pinned(const void *host);
@@ -67,6 +72,8 @@ struct CUfunc_st {
     const emulator::Kernel *kernel;
     CUmodule module;
     int dynamic_limit;
+    // Launches that could begin before the end of the kernel in front of them.
+    unsigned long long early = 0;
 };
 
 struct CUmod_st {
@@ -88,6 +95,8 @@ struct Launch {
     CUfunction function;
     unsigned grid[3], block[3], shared;
     std::vector<std::vector<unsigned char>> arguments;
+    // May begin before the kernel in front of it has ended.
+    bool early = false;
 };
 // Runs it to the end. An error of it lasts.
 CUresult run_grid(const Launch &launch);

@@ -17,6 +17,15 @@ typedef long long i64;
 using ptx::float_to_half;
 using ptx::half_to_float;
 
+// The first statement of a kernel that may begin before the one in front of it has ended (`cuda/early.rs`). The next kernel may
+// begin as well, from the start: it takes no block's place, since it begins when all blocks of this one have, and it gets
+// nothing done before this one has ended, so that there is nothing to wait for. What a launch costs is then paid while the
+// kernel before runs.
+static __device__ __forceinline__ void in_turn() {
+    ptx::let_next_kernel_begin();
+    ptx::wait_for_kernel_before();
+}
+
 // The two halves of a word, the lower one first.
 static __device__ __forceinline__ float2 half2_to_float2(u32 bits) {
     return make_float2(half_to_float((u16)bits), half_to_float((u16)(bits >> 16)));

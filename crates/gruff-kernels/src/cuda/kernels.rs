@@ -11,6 +11,7 @@ use cudarc::driver::{result, sys};
 
 use super::cache::{KernelCache, Key};
 use super::driver::Context;
+use super::early;
 use super::error::CudaError;
 use super::nvrtc::Nvrtc;
 use super::phase::{self, Phase};
@@ -30,6 +31,8 @@ pub(crate) struct Kernel(Arc<Loaded>);
 struct Loaded {
     function: sys::CUfunction,
     entry: &'static str,
+    /// Whether it waits for the kernel before.
+    waits: bool,
     /// Bytes of dynamic shared memory that it may have besides the usual 48 KiB.
     shared: AtomicUsize,
 }
@@ -40,8 +43,14 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 impl Kernel {
-    fn new(function: sys::CUfunction, entry: &'static str) -> Self {
-        Self(Arc::new(Loaded { function, entry, shared: AtomicUsize::new(0) }))
+    fn new(function: sys::CUfunction, source: &Source, entry: &'static str) -> Self {
+        let waits = early::waits(source.code, entry);
+        Self(Arc::new(Loaded { function, entry, waits, shared: AtomicUsize::new(0) }))
+    }
+
+    /// Whether it may be launched before the end of the kernel before, for which it waits.
+    pub(super) fn waits(&self) -> bool {
+        self.0.waits
     }
 
     pub(super) fn function(&self) -> sys::CUfunction {
@@ -205,7 +214,7 @@ impl Kernels {
         }
         if self.context.phase() == Phase::Rehearsing {
             phase::need(Need { source, defines: defines.to_vec(), entry });
-            return Ok(Kernel::new(std::ptr::null_mut(), entry));
+            return Ok(Kernel::new(std::ptr::null_mut(), source, entry));
         }
         let kernel = self.find(source, defines, entry)?;
         if let Some(key) = key {
@@ -232,7 +241,7 @@ impl Kernels {
             // SAFETY: the module stays loaded.
             || unsafe { result::module::get_function(module.handle, name) },
         )?;
-        let kernel = Kernel::new(function, entry);
+        let kernel = Kernel::new(function, source, entry);
         module.kernels.insert(entry, kernel.clone());
         Ok(kernel)
     }

@@ -148,20 +148,46 @@ impl<'a> Launch<'a> {
         for (pointer, start) in pointers.iter_mut().zip(&self.starts[..self.arguments]) {
             *pointer = (&raw mut self.words[*start]).cast();
         }
-        let dims = |dims: [usize; 3]| (dims[0] as u32, dims[1] as u32, dims[2] as u32);
-        let arguments = &mut pointers[..self.arguments];
+        let early = self.kernel.waits() && self.device.early.is_on();
+        match self.put(early, &mut pointers) {
+            Err(fault) if early && self.device.early.give_up(&fault) => self.put(false, &mut pointers),
+            done => done,
+        }
+    }
+
+    /// Puts it on the stream, behind the end of what is there or `early`.
+    fn put(&self, early: bool, arguments: &mut [*mut c_void; ARGUMENTS]) -> Result<()> {
+        use sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as EARLY;
+        let context = self.device.context();
+        let mut attribute = sys::CUlaunchAttribute {
+            id: EARLY,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: self.grid[0] as u32,
+            gridDimY: self.grid[1] as u32,
+            gridDimZ: self.grid[2] as u32,
+            blockDimX: self.block as u32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared as u32,
+            hStream: context.kernel_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(early),
+        };
         context.call(
-            || format!("launching {entry}"),
+            || format!("launching {}", self.kernel.entry()),
             // SAFETY: the kernel takes these arguments; each family's contract has checked the operands.
             || unsafe {
-                result::launch_kernel(
+                let nothing = std::ptr::null_mut();
+                sys::cuLaunchKernelEx(
+                    &raw const config,
                     self.kernel.function(),
-                    dims(self.grid),
-                    (self.block as u32, 1, 1),
-                    self.shared as u32,
-                    context.kernel_stream(),
-                    arguments,
+                    arguments.as_mut_ptr(),
+                    nothing,
                 )
+                .result()
             },
         )?;
         context.launched(entry);

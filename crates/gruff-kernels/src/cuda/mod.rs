@@ -10,6 +10,7 @@ mod cache;
 mod ceilings;
 mod clock;
 mod driver;
+mod early;
 mod error;
 mod kernels;
 mod later;
@@ -37,6 +38,7 @@ use crate::{Activations, Ceilings, Error, Result, Step, Tensor};
 
 use cache::KernelCache;
 use driver::Context;
+use early::Early;
 use kernels::Kernels;
 use later::Landings;
 use memory::Pool;
@@ -61,11 +63,14 @@ pub struct CudaOptions {
     pub kernel_cache: Option<PathBuf>,
     /// Whether decode steps are recorded as CUDA graphs and replayed. Results are the same.
     pub graphs: bool,
+    /// Whether kernels begin before the one in front of them has ended, which they wait for (programmatic dependent
+    /// launch). Results are the same.
+    pub early_launch: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { activations: Activations::default(), kernel_cache: None, graphs: true }
+        Self { activations: Activations::default(), kernel_cache: None, graphs: true, early_launch: true }
     }
 }
 
@@ -82,6 +87,7 @@ pub(crate) struct CudaDevice {
     constants: Mutex<HashMap<Vec<u8>, Arc<Pooled>>>,
     landings: Arc<Landings>,
     graphs: bool,
+    early: Early,
     kernels: Kernels,
     context: Arc<Context>,
 }
@@ -105,6 +111,7 @@ impl CudaDevice {
             constants: Mutex::default(),
             landings: Arc::default(),
             graphs: options.graphs,
+            early: Early::new(options.early_launch, card),
             kernels,
             context,
         })

@@ -71,6 +71,11 @@ impl Drop for Capture<'_> {
 }
 
 impl CudaDevice {
+    /// Has later recordings made without early launches where these were what the driver refused.
+    fn note_refusal(&self, fault: &Error) {
+        self.early.give_up(fault);
+    }
+
     /// Records what `pass` launches for a step.
     pub(super) fn record_step(&self, step: &Step, pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
         let tables = Tables::of(step);
@@ -88,7 +93,7 @@ impl CudaDevice {
         pass();
         let kept = phase::take_kept();
         drop(guard);
-        let graph = capture.end()?;
+        let graph = capture.end().inspect_err(|fault| self.note_refusal(fault))?;
         if graph.is_null() {
             return refuse("the driver gave no graph");
         }
@@ -97,6 +102,7 @@ impl CudaDevice {
             || "making a graph".into(),
             || unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) },
         );
+        let exec = exec.inspect_err(|fault| self.note_refusal(fault));
         // SAFETY: what is launched is a copy of it.
         let _ = unsafe { result::graph::destroy(graph) };
         Ok(Box::new(Graph {

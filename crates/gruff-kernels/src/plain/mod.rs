@@ -29,7 +29,7 @@ use crate::rope::{RopeOps, RopeSpec, RopeStyle};
 use crate::sampling::{SampleSpec, SamplingOps};
 use crate::{Activation, Activations, DType, Error, KvLayer, PackedTensor, Result, StateLayer, Step, Tensor};
 
-/// What a device can do without: most on a CPU, the last two on a device that runs behind its callers.
+/// What a device can do without: most on a CPU, the last three on a device that runs behind its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Without {
     /// Products with packed weights.
@@ -48,11 +48,13 @@ pub enum Without {
     Graphs,
     /// Steps that begin before the tokens of the one before are read.
     LateIds,
+    /// Kernels that begin before the one in front of them has ended.
+    EarlyLaunch,
 }
 
 impl Without {
     /// All of them.
-    pub const ALL: [Without; 8] = [
+    pub const ALL: [Without; 9] = [
         Without::Matmul,
         Without::Norm,
         Without::Attention,
@@ -61,11 +63,12 @@ impl Without {
         Without::Fusion,
         Without::Graphs,
         Without::LateIds,
+        Without::EarlyLaunch,
     ];
 
     /// Whether it is about how steps follow one another, on NVIDIA cards, not about a family of kernels, on the CPU.
     pub const fn is_of_loop(self) -> bool {
-        matches!(self, Without::Graphs | Without::LateIds)
+        matches!(self, Without::Graphs | Without::LateIds | Without::EarlyLaunch)
     }
 
     /// The name: `delta-net`.
@@ -79,6 +82,7 @@ impl Without {
             Without::Fusion => "fusion",
             Without::Graphs => "graphs",
             Without::LateIds => "late-ids",
+            Without::EarlyLaunch => "early-launch",
         }
     }
 }

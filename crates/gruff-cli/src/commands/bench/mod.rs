@@ -80,7 +80,8 @@ pub(crate) struct Bench {
     profile: bool,
     /// Leave these out, to see what they contribute. On the CPU, families of kernels, then computed in their plainest
     /// form (threaded f32, unfused): matmul, norm, attention, delta-net, moe, fusion. On NVIDIA cards: graphs (decode
-    /// steps recorded and replayed), late-ids (with --generate: steps that begin before the last tokens are read)
+    /// steps recorded and replayed), late-ids (with --generate: steps that begin before the last tokens are read),
+    /// early-launch (kernels that begin before the one in front of them has ended)
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = parse_without)]
     without: Vec<Without>,
     /// Do not run each test once before it is measured

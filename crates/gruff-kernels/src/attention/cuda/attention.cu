@@ -118,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
     i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,
     int kv_heads, int group, float scale, int window, float cap, int parts
 ) {
+    in_turn();
     extern __shared__ float4 shared[];
     float *keys = (float *)shared;
     float *query_rows = keys + PAGE * KEY_STRIDE;
@@ -338,6 +339,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(
     const float *partials, const int4 *tiles, float *out, i64 out_token, i64 out_head, const int *sequences,
     int kv_heads, int group, int window
 ) {
+    in_turn();
     int kv_head = blockIdx.y, r = blockIdx.z;
     int4 tile;
     if (tiles) {

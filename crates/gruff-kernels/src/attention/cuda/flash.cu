@@ -164,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,
     int kv_heads, int group, float scale, int window, float cap, int splits, int slots, int slot_rows
 ) {
+    in_turn();
     extern __shared__ __align__(128) u8 shared[];
     const int kv_head = blockIdx.x % kv_heads, part = blockIdx.x / kv_heads % splits;
     const int tile = blockIdx.x / kv_heads / splits, tiles = gridDim.x / kv_heads / splits;
@@ -418,6 +419,7 @@ extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
     const float *partials, const int4 *plan, float *out, i64 out_token, i64 out_head, const int *sequences,
     int kv_heads, int group, int window, int slots, int slot_rows
 ) {
+    in_turn();
     __shared__ float bases[SPANS], sums[SPANS], ours[SPANS], theirs[SPANS];
     const int tile = blockIdx.x / slot_rows, r = blockIdx.x % slot_rows, tiles = gridDim.x / slot_rows;
     const int kv_head = blockIdx.y, thread = threadIdx.x;

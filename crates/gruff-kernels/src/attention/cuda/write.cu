@@ -10,6 +10,7 @@ extern "C" __global__ void write_kv(
     i64 value_head, u8 *value_pool, int value_dim, const int *sequences, const int *owners, const int *pages,
     int tokens, int kv_heads
 ) {
+    in_turn();
     bool is_value = blockIdx.y == 1;
     int dim = is_value ? value_dim : key_dim, pieces = (dim + 31) / 32;
     i64 index = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -61,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_dots(
     const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
     const float *key_rows, const int *sequences, const Piece *plan, float *dots, int key_heads, int rows
 ) {
+    in_turn();
     extern __shared__ float4 shared[];
     float *k = (float *)shared, *q = k + CHUNK * KEY_STRIDE;
     Piece piece = plan[blockIdx.x];
@@ -162,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) chunk_scan(
     const float *decay_rows, float *sums, const int *sequences, const Piece *plan, const float *dots, int key_heads,
     int value_heads, int rows, int matrices
 ) {
+    in_turn();
     extern __shared__ float4 shared[];
     float *state = (float *)shared;              // [DKP][COLUMNS]
     float *chunk = state + DKP * COLUMNS;        // [CHUNK][KEY_STRIDE]: keys, then queries, then keys again

@@ -8,6 +8,7 @@ extern "C" __global__ void causal_conv(
     const float *x, i64 x_stride, const float *weight, float *ring, int ring_rows, float *out, i64 out_stride,
     const int *sequences, const int *owners, int channels, int taps, int keep
 ) {
+    in_turn();
     int token = blockIdx.x, channel = blockIdx.y * blockDim.x + threadIdx.x;
     if (channel >= channels) return;
     const int *sequence = sequences + owners[token] * 8;
@@ -29,6 +30,7 @@ extern "C" __global__ void causal_conv(
 extern "C" __global__ void keep_inputs(
     const float *x, i64 x_stride, float *ring, int ring_rows, const int *sequences, int channels
 ) {
+    in_turn();
     int channel = blockIdx.y * blockDim.x + threadIdx.x;
     if (channel >= channels) return;
     const int *sequence = sequences + blockIdx.x / ring_rows * 8;
@@ -43,6 +45,7 @@ extern "C" __global__ void delta_gates(
     const float *a, i64 a_stride, const float *b, i64 b_stride, const float *dt_bias, const float *a_neg, float *decay,
     i64 decay_stride, float *beta, i64 beta_stride, int tokens, int heads
 ) {
+    in_turn();
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * heads) return;
     int token = (int)(i / heads), head = (int)(i - (i64)token * heads);

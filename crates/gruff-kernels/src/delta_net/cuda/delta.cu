@@ -36,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(
     float *decay_rows, float *sums, const int *sequences, int key_heads, int value_heads, int rows, int matrices,
     int keep
 ) {
+    in_turn();
     extern __shared__ float4 shared[];
     float *state = (float *)shared;              // [DKP][COLUMNS]
     float *chunk_keys = state + DKP * COLUMNS;   // [CHUNK][KEY_STRIDE]

@@ -9,6 +9,7 @@ extern "C" __global__ void keep_rows(
     const float *keys, i64 key_token, i64 key_head, float *key_rows, const float *sums, float *decay_rows,
     const int *sequences, const int2 *list, int key_heads, int value_heads, int rows
 ) {
+    in_turn();
     const int *sequence = sequences + (list ? list[blockIdx.x / rows].x : blockIdx.x / rows) * 8;
     const int back = blockIdx.x % rows, len = sequence[1], head = blockIdx.y;
     if (back >= len) return;

@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(
     const float *decay, i64 decay_token, const float *key_rows, const float *decay_rows, float *sums,
     const int *sequences, const Piece *plan, float *dots, u8 *tiles, int key_heads, int value_heads, int rows
 ) {
+    in_turn();
     extern __shared__ __align__(128) u8 shared[];
     float *k = (float *)shared, *q = k + CHUNK * ROW;
     const Piece piece = plan[blockIdx.x];
@@ -133,6 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
     const int2 *list, const Piece *plan, const float *dots, const u8 *tiles, int key_heads, int value_heads, int rows,
     int matrices
 ) {
+    in_turn();
     extern __shared__ __align__(128) u8 shared[];
     float *updates = (float *)(shared + FLOATS_AT); // [CHUNK][COLUMNS]
     float *diagonal = updates + CHUNK * COLUMNS;    // [BLOCKS][BLOCK of j][BLOCK of i]: f

@@ -84,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
     float *decay_rows, float *sums, const int *sequences, const int2 *list, int key_heads, int value_heads, int rows,
     int matrices, int keep
 ) {
+    in_turn();
     extern __shared__ __align__(128) u8 shared[];
     u8 *terms = shared; // [2][CHUNK][COLUMN_PITCH]
     float *floats = (float *)(shared + FLOATS_AT);

@@ -41,6 +41,7 @@ extern "C" __global__ void embed(
     const u32 *ids, const u64 *late, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride,
     int tokens, int rows, int cols, float table_scale, float scale
 ) {
+    in_turn();
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * cols) return;
     int token = (int)(i / cols), column = (int)(i - (i64)token * cols);
@@ -73,6 +74,7 @@ extern "C" __global__ void embed(
     const u32 *ids, const u64 *late, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride,
     int tokens, int rows, int cols, float table_scale, float scale
 ) {
+    in_turn();
     int groups = (cols + blocks::GROUP - 1) / blocks::GROUP;
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * groups) return;

@@ -13,6 +13,7 @@ extern "C" __global__ void route(
     const float *logits, i64 logit_stride, int *ids, i64 id_stride, float *weights, i64 weight_stride, int tokens,
     int experts, int used, int renormalize, float scale
 ) {
+    in_turn();
     int token = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, lane = threadIdx.x & 31;
     if (token >= tokens) return;
     const float *row = logits + token * logit_stride;

@@ -7,6 +7,7 @@ extern "C" __global__ void rope_table(
     const int *positions, const double *frequencies, const int *axes, float *table, i64 token_stride, i64 part_stride,
     int tokens, int half, double factor
 ) {
+    in_turn();
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * half) return;
     int token = (int)(i / half), j = (int)(i - (i64)token * half);
@@ -22,6 +23,7 @@ extern "C" __global__ void rope(
     float *x, i64 x_token, i64 x_head, const float *table, i64 table_token, i64 table_part, int tokens, int heads,
     int half, int interleaved
 ) {
+    in_turn();
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (i64)tokens * heads * half) return;
     i64 row = i / half;

@@ -49,11 +49,13 @@ static __device__ __forceinline__ u64 weigh(float value, float top, float temper
 
 // A copy of the logits, some of which are penalised; a thread a value.
 extern "C" __global__ void copy_rows(const float *logits, i64 stride, float *out, int width) {
+    in_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < width) out[(i64)blockIdx.y * width + i] = logits[blockIdx.y * stride + i];
 }
 
 extern "C" __global__ void penalize(const Spec *specs, const u32 *ids, float *logits, int width) {
+    in_turn();
     Spec spec = specs[blockIdx.y];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= spec.penalized) return;
@@ -63,6 +65,7 @@ extern "C" __global__ void penalize(const Spec *specs, const u32 *ids, float *lo
 
 // The largest value of each row: block x is a part of the row. `work_stride` bytes from one row's result to the next.
 extern "C" __global__ void largest(const float *logits, i64 stride, u8 *work, i64 work_stride, int width) {
+    in_turn();
     const float *row = logits + blockIdx.y * stride;
     u64 best = 0;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) {
@@ -81,6 +84,7 @@ extern "C" __global__ void largest(const float *logits, i64 stride, u8 *work, i6
 
 // The ids of the largest values.
 extern "C" __global__ void take_largest(const u8 *work, i64 work_stride, int *ids, i64 id_stride, int rows) {
+    in_turn();
     int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     u64 best = *(const u64 *)(work + row * work_stride);
@@ -89,6 +93,7 @@ extern "C" __global__ void take_largest(const u8 *work, i64 work_stride, int *id
 
 // How many values and how much weight each bin has; block x is a part of the row.
 extern "C" __global__ void spread(const float *logits, i64 stride, const Spec *specs, Work *works, int width) {
+    in_turn();
     Spec spec = specs[blockIdx.y];
     Work *work = works + blockIdx.y;
     if (spec.temperature == 0.0f || work->best == 0) return;
@@ -227,6 +232,7 @@ static __device__ int cutoff(const Spec &spec, const Work *work, int width) {
 extern "C" __global__ void __launch_bounds__(THREADS) list(
     const float *logits, i64 stride, const Spec *specs, Work *works, int width
 ) {
+    in_turn();
     Spec spec = specs[blockIdx.y];
     Work *work = works + blockIdx.y;
     if (spec.temperature == 0.0f || work->best == 0) return;
@@ -293,6 +299,7 @@ static __device__ u64 mass_from(const float *row, int width, float top, float te
 extern "C" __global__ void __launch_bounds__(THREADS) draw(
     const float *logits, i64 stride, const Spec *specs, Work *works, int *ids, i64 id_stride, int width
 ) {
+    in_turn();
     Spec spec = specs[blockIdx.x];
     Work *work = works + blockIdx.x;
     int *id = ids + blockIdx.x * id_stride;
