@@ -81,7 +81,8 @@ impl State {
         self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn is_timing(&self) -> bool {
+    /// Whether an operation is being timed: its kernels are then told apart, and run one after the other.
+    pub(super) fn is_timing(&self) -> bool {
         self.on.load(Ordering::Relaxed) && self.inside.load(Ordering::Relaxed)
     }
 

@@ -106,7 +106,16 @@ mod tests {
     use crate::cuda::sources::SOURCES;
 
     /// Sources with kernels that are launched behind the end of the kernel before.
-    const ORDINARY: [&str; 6] = ["matmul.cu", "matvec.cu", "quantize.cu", "scalar.cu", "moe.cu", "norm.cu"];
+    const ORDINARY: [&str; 8] = [
+        "ceilings.cu",
+        "clock.cu",
+        "matmul.cu",
+        "matvec.cu",
+        "moe.cu",
+        "norm.cu",
+        "quantize.cu",
+        "scalar.cu",
+    ];
 
     #[test]
     fn kernels_of_all_other_sources_wait() {

@@ -148,7 +148,7 @@ impl<'a> Launch<'a> {
         for (pointer, start) in pointers.iter_mut().zip(&self.starts[..self.arguments]) {
             *pointer = (&raw mut self.words[*start]).cast();
         }
-        let early = self.kernel.waits() && self.device.early.is_on();
+        let early = self.kernel.waits() && self.device.early.is_on() && !context.clock.is_timing();
         match self.put(early, &mut pointers) {
             Err(fault) if early && self.device.early.give_up(&fault) => self.put(false, &mut pointers),
             done => done,
@@ -190,7 +190,7 @@ impl<'a> Launch<'a> {
                 .result()
             },
         )?;
-        context.launched(entry);
+        context.launched(self.kernel.entry());
         Ok(())
     }
 
