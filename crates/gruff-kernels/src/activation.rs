@@ -27,10 +27,8 @@ pub(crate) enum Form {
     Rounded,
     /// Not rounded, in such rows.
     Padded,
-    /// On CUDA: int8 with second terms, codes and blocks of a row in order (see `matmul/cuda/quantize.cu`).
-    Lined,
-    /// On CUDA: the same with like pieces of all groups side by side.
-    Turned,
+    /// On CUDA: bfloat16 in pieces of 16 bytes (see `matmul/cuda/pieces.cuh`).
+    Pieces,
     /// On CUDA: not rounded, like pieces of all groups side by side.
     TurnedFloats,
 }

@@ -30,9 +30,11 @@ use crate::{DType, Error, Result, Step, Tensor, Without};
 /// How activations enter a product with packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Activations {
-    /// Rounded to int8 in blocks of 32 (see [`crate::matmul`]); integer kernels. The default.
+    /// Rounded to int8 in blocks of 32 (see [`crate::matmul`]); integer kernels. What the CPU has by default.
     #[default]
     Int8,
+    /// Rounded to bfloat16, and so are unpacked weights; tensor cores. What CUDA devices have by default, and they alone.
+    Bf16,
     /// Kept in f32: exact, slower.
     F32,
 }

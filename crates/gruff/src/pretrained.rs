@@ -130,10 +130,11 @@ impl LoadOptions {
     /// # Errors
     /// [`Error::Option`] for a device that there is not, [`Error::Kernel`] for a card that cannot be used.
     pub fn open_device(&self) -> Result<Device> {
-        let activations = match self.dtype {
-            Dtype::Auto => Activations::Int8,
+        let or_exact = |rounded: Activations| match self.dtype {
+            Dtype::Auto => rounded,
             Dtype::F32 => Activations::F32,
         };
+        let activations = or_exact(Activations::Int8);
         match self.device.as_deref().unwrap_or("auto") {
             "auto" | "cpu" => {
                 if let Some(part) = self.without.iter().find(|part| part.is_of_loop()) {
@@ -152,6 +153,7 @@ impl LoadOptions {
                     )));
                 }
                 let graphs = !self.without.contains(&Without::Graphs);
+                let activations = or_exact(Activations::Bf16);
                 let early_launch = !self.without.contains(&Without::EarlyLaunch);
                 let options = CudaOptions { activations, graphs, early_launch, ..CudaOptions::default() };
                 Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)

@@ -183,7 +183,10 @@ EXPORTED nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const 
             if (equals != std::string::npos) define[equals] = ' ';
             defines += "#define " + define + "\n";
         } else if (value("--gpu-architecture=sm_")) {
-            defines += "#define __CUDA_ARCH__ " + std::to_string(10 * std::atoi(option.c_str() + 22)) + "\n";
+            const std::string arch = option.substr(22);
+            defines += "#define __CUDA_ARCH__ " + std::to_string(10 * std::atoi(arch.c_str())) + "\n";
+            // What that architecture alone has.
+            if (arch == "90a") defines += "#define __CUDA_ARCH_FEAT_SM90_ALL 1\n";
         }
         else if (!value("--std=") && option != "--device-as-default-execution-space" && option != "--use_fast_math") {
             program->log = "unknown option " + option;

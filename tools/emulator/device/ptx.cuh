@@ -25,6 +25,22 @@ static inline u32 emulator_to_bf16(float value) {
 
 static inline u32 floats_to_bf162(float low, float high) { return emulator_to_bf16(high) << 16 | emulator_to_bf16(low); }
 
+// The product of two bfloat16 has 16 bits, and a sum that needs more than the 53 of a double lies far from a tie.
+static inline u32 emulator_fma_bf16(u32 a, u32 b, u32 c) {
+    const double exact = double(__uint_as_float(a << 16)) * double(__uint_as_float(b << 16)) + double(__uint_as_float(c << 16));
+    float near = float(exact);
+    // Rounded to odd, so that rounding once more is rounding once.
+    if (double(near) != exact && near == near && (__float_as_uint(near) & 1) == 0) {
+        const bool away = fabs(double(near)) > fabs(exact);
+        near = __uint_as_float(__float_as_uint(near) + (away ? -1u : 1u));
+    }
+    return emulator_to_bf16(near);
+}
+
+static inline u32 fma_bf162(u32 a, u32 b, u32 c) {
+    return emulator_fma_bf16(a & 65535, b & 65535, c & 65535) | emulator_fma_bf16(a >> 16, b >> 16, c >> 16) << 16;
+}
+
 static inline u32 float_to_tf32(float value) {
     const u32 bits = __float_as_uint(value);
     if ((bits & 0x7f800000) == 0x7f800000) return value != value ? 0x7fffffff : bits;
@@ -134,8 +150,48 @@ static inline void load_matrices_turned(u32 (&to)[2], const void *from) { load<2
 
 static inline void copy_16(void *shared, const void *global, int bytes) { emulator_runtime->copy(shared, global, 16, bytes); }
 static inline void copy_16(void *shared, const void *global) { emulator_runtime->copy(shared, global, 16, 16); }
+typedef u64 Shared;
+static inline Shared shared_at(const void *shared) { return u64(size_t(shared)); }
+static inline void copy_16_to(Shared to, const void *global) { copy_16((void *)to, global); }
 static inline void copies_made() { emulator_runtime->copies_made(); }
 template <int N> static inline void copies_wait() { emulator_runtime->copies_wait(N); }
+
+// The instructions of four warps at once are computed by each lane for itself: what they read was there before the barrier in
+// front of them.
+static inline void wgmma_begin() {}
+static inline void wgmma_made() {}
+template <int N> static inline void wgmma_wait() {}
+static inline void publish_shared() {}
+
+static inline u64 matrix_at(const void *from, int along, int across) {
+    return u64(size_t(from)) | u64(across >> 4) << 48 | u64(along >> 4) << 60;
+}
+
+static inline u64 next_step(u64 matrix, int bytes) { return matrix + bytes; }
+
+// The 16 values of a row.
+static inline void emulator_row(u64 matrix, int row, u32 (&words)[8]) {
+    const u8 *from = (const u8 *)(matrix & 0xffffffffffffull) + (matrix >> 48 & 4095) * 16 * (row / 8) + row % 8 * 16;
+    __builtin_memcpy(words, from, 16);
+    __builtin_memcpy(words + 4, from + (matrix >> 60) * 16, 16);
+}
+
+template <int values> static inline void wgmma_bf16(float (&c)[values], u64 a, u64 b, bool add) {
+    const int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    u32 rows[2][8], column[8];
+    for (int half = 0; half < 2; half++) emulator_row(a, 16 * warp + 8 * half + g, rows[half]);
+    for (int i = 0; i < values / 4; i++) {
+        for (int odd = 0; odd < 2; odd++) {
+            emulator_row(b, 8 * i + 2 * t + odd, column);
+            for (int half = 0; half < 2; half++) {
+                float &to = c[4 * i + 2 * half + odd];
+                double sum = add ? double(to) : 0.0;
+                for (int k = 0; k < 8; k++) sum += emulator_dot_bf16(rows[half][k], column[k]);
+                to = float(sum);
+            }
+        }
+    }
+}
 
 // Kernels run one after the other, but what stands in front of the wait may be tried before.
 static inline void wait_for_kernel_before() { emulator_runtime->wait_for_kernel_before(); }

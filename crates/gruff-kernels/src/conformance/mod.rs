@@ -99,8 +99,12 @@ impl Case {
         tolerance: Tolerance,
         compute: impl Fn(&Device) -> Result<Vec<Output>> + Send + Sync + 'static,
     ) -> Self {
-        let bar = Bar { device: Activations::Int8, reference: Activations::F32, tolerance };
-        Self { op, label: label.into(), bars: vec![bar], compute: Box::new(compute), equals: Vec::new() }
+        let bars = [Activations::Int8, Activations::Bf16].map(|device| Bar {
+            device,
+            reference: Activations::F32,
+            tolerance,
+        });
+        Self { op, label: label.into(), bars: bars.to_vec(), compute: Box::new(compute), equals: Vec::new() }
     }
 
     /// Operation and label: `linear Q4_K [7, 256] x 1`.

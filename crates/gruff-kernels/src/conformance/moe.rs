@@ -103,11 +103,8 @@ fn experts(block_type: BlockType, tokens: usize) -> Case {
         outputs(&o)
     };
     // The second half rounds results of the first, which may round to the neighbour of what the twin's does.
-    let bars = [(Activations::Int8, 1e-5), (Activations::F32, 1e-10)].map(|(a, bound)| Bar {
-        device: a,
-        reference: a,
-        tolerance: Tolerance::Nmse(bound),
-    });
+    let bars = [(Activations::Int8, 1e-5), (Activations::Bf16, 4e-4), (Activations::F32, 1e-10)]
+        .map(|(a, bound)| Bar { device: a, reference: a, tolerance: Tolerance::Nmse(bound) });
     Case::new("experts", format!("{block_type}, {tokens} tokens"), Tolerance::Exact, together)
         .with_bars(&bars)
         .equals("one by one", one_by_one)

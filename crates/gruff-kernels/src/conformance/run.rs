@@ -111,31 +111,34 @@ pub fn run(options: &Options, mut progress: impl FnMut(&[Outcome])) -> Result<Re
 
 /// The devices of a run.
 struct Bench {
-    references: [(Activations, Device); 2],
+    references: [(Activations, Device); 3],
     devices: Vec<(Activations, Device)>,
 }
 
 impl Bench {
     fn new(options: &Options) -> Result<Self> {
-        let both = [Activations::Int8, Activations::F32];
-        let references = both.map(|activations| (activations, Device::reference(activations)));
+        let all = [Activations::Int8, Activations::Bf16, Activations::F32];
+        let references = all.map(|activations| (activations, Device::reference(activations)));
         let mut devices = Vec::new();
-        for activations in both {
+        for activations in all {
             if options.reference {
                 devices.push((activations, Device::reference(activations)));
+            }
+            if let Some(ordinal) = options.cuda.filter(|_| activations != Activations::Int8) {
+                let options = CudaOptions { activations, ..CudaOptions::default() };
+                devices.push((activations, Device::cuda(ordinal, options)?));
+            }
+            if activations == Activations::Bf16 {
+                continue;
             }
             if options.plain {
                 // Plain products do not round their inputs.
                 let without: &[Without] = match activations {
-                    Activations::Int8 => &[Without::Norm, Without::Attention, Without::Fusion],
                     Activations::F32 => &[Without::Matmul, Without::Moe],
+                    _ => &[Without::Norm, Without::Attention, Without::Fusion],
                 };
                 let cpu = CpuOptions { threads: Some(2), activations, isa: None };
                 devices.push((activations, Device::cpu_without(cpu, without)?));
-            }
-            if let Some(ordinal) = options.cuda {
-                let options = CudaOptions { activations, ..CudaOptions::default() };
-                devices.push((activations, Device::cuda(ordinal, options)?));
             }
             let instruction_sets = Isa::ALL.into_iter().filter(|isa| options.cpu && isa.available());
             for isa in instruction_sets {

@@ -50,6 +50,13 @@ impl CpuDevice {
         let threads = pool.threads();
         let name = format!("cpu ({isa}, {threads} thread{})", if threads == 1 { "" } else { "s" });
         let activations = options.activations;
+        if activations == Activations::Bf16 {
+            return Err(crate::Error::Option {
+                what:
+                    "the CPU multiplies in int8, not bfloat16; choose Activations::Int8 or Activations::F32"
+                        .to_owned(),
+            });
+        }
         Ok(Self { name, activations, isa, pool })
     }
 

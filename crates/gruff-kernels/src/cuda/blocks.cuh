@@ -1,15 +1,16 @@
 // Packed blocks on CUDA: from the bytes of a file to codes, scales and minima, in registers.
 //
-// A group is 256 consecutive values of a row, eight sub-blocks of 32. A type `W` says how many bytes a whole group has
-// and decodes sub-block J of a group that lies in registers as 32-bit words:
+// A group is 256 consecutive values of a row, eight sub-blocks of 32. A type `W` says how many bytes a whole group has, what the
+// scales and minima of sub-block J are, and what its codes are, four to a word: `word<J, H>(g, table, t)` is word t of half H.
 //
 //     value[i] = scale[i / 16] * (code[i] - OFFSET) + minimum[i / 16]
 //
 // the product and the sum rounded to f32 one after the other, which is what the `gruff-blocks` crate computes, bit for bit.
-// Types without HALVES have one scale and one minimum for all 32; types without MINIMUM have none. Codes come four to a
-// word, in order; bytes from 0 to 255 - OFFSET, or signed ones where OFFSET is 0.
+// Types without HALVES have one scale and one minimum for all 32; types without MINIMUM have none. Codes are in order; bytes
+// from 0 to 255, or signed ones of types that have neither an OFFSET nor a MINIMUM.
 //
-// J is a template argument, so every offset below is a constant and a field costs a shift or a byte permutation.
+// J and H are template arguments, so offsets are constants and a field costs a shift or a byte permutation; t is one of the
+// four lanes that share a row's half of a sub-block, or a constant.
 #pragma once
 
 #include "common.cuh"
@@ -20,31 +21,79 @@ namespace blocks {
 constexpr int GROUP = 256;
 constexpr int SUB_BLOCKS = 8;
 
-// Words, halves and bytes at a constant byte offset of a group in registers.
-template <int OFFSET>
-__device__ __forceinline__ u32 word_at(const u32* words) {
-    if constexpr (OFFSET % 4 == 0) {
-        return words[OFFSET / 4];
-    } else {
-        return __funnelshift_r(words[OFFSET / 4], words[OFFSET / 4 + 1], 8 * (OFFSET % 4));
+// Where a group's bytes are: words, halves and bytes at a byte offset that the compiler knows, and the word `i` words behind one.
+
+// In registers, where `i` must be known as well.
+struct Registers {
+    const u32 *words;
+    template <int O>
+    __device__ __forceinline__ u32 word(int i) const {
+        constexpr int skew = O % 4;
+        if constexpr (skew == 0) return words[O / 4 + i];
+        else return __funnelshift_r(words[O / 4 + i], words[O / 4 + i + 1], 8 * skew);
     }
-}
+    template <int O>
+    __device__ __forceinline__ u32 byte() const {
+        return (words[O / 4] >> (8 * (O % 4))) & 255;
+    }
+    // At an even offset.
+    template <int O>
+    __device__ __forceinline__ u32 two_bytes() const {
+        static_assert(O % 2 == 0, "two bytes of one word");
+        return (words[O / 4] >> (8 * (O % 4))) & 65535;
+    }
+};
 
-template <int OFFSET>
-__device__ __forceinline__ u32 byte_at(const u32* words) {
-    return (words[OFFSET / 4] >> (8 * (OFFSET % 4))) & 255;
-}
+// In memory, from an address that is a multiple of ALIGNMENT on; up to seven bytes on either side may be read. Words of which `i`
+// is known, too, are read with their neighbours.
+template <int ALIGNMENT>
+struct Bytes {
+    const u8 *at;
+    template <int O>
+    __device__ __forceinline__ u32 word(int i) const {
+        if constexpr (ALIGNMENT % 4 == 0 && O % 4 == 0) {
+            return *(const u32 *)(at + O + 4 * i);
+        } else {
+            // Neighbours share a word of memory, so that a row of them costs one load each.
+            const u8 *first = at + O % 4;
+            const u32 *whole = (const u32 *)(first - ((size_t)first & 3)) + O / 4 + i;
+            return __funnelshift_r(whole[0], whole[1], 8 * ((u32)(size_t)first & 3));
+        }
+    }
+    template <int O>
+    __device__ __forceinline__ u32 byte() const {
+        return at[O];
+    }
+    template <int O>
+    __device__ __forceinline__ u32 two_bytes() const {
+        if constexpr (ALIGNMENT % 2 == 0) return *(const u16 *)(at + O);
+        else return at[O] | (u32)at[O + 1] << 8;
+    }
+};
 
-// At an even offset.
-template <int OFFSET>
-__device__ __forceinline__ u32 short_at(const u32* words) {
-    static_assert(OFFSET % 2 == 0, "two bytes of one word");
-    return (words[OFFSET / 4] >> (8 * (OFFSET % 4))) & 65535;
-}
+// In memory at a multiple of 16, where every `i` is known: in vectors.
+struct Vectors {
+    const u8 *at;
+    template <int O>
+    __device__ __forceinline__ u32 word(int i) const {
+        static_assert(O % 4 == 0, "a word of a vector");
+        const uint4 four = ((const uint4 *)at)[(O + 4 * i) / 16];
+        const int which = (O / 4 + i) % 4;
+        return which == 0 ? four.x : which == 1 ? four.y : which == 2 ? four.z : four.w;
+    }
+    template <int O>
+    __device__ __forceinline__ u32 byte() const {
+        return word<O / 4 * 4>(0) >> (8 * (O % 4)) & 255;
+    }
+    template <int O>
+    __device__ __forceinline__ u32 two_bytes() const {
+        return word<O / 4 * 4>(0) >> (8 * (O % 4)) & 65535;
+    }
+};
 
-template <int OFFSET>
-__device__ __forceinline__ float half_at(const u32* words) {
-    return half_to_float((u16)short_at<OFFSET>(words));
+template <int O, class G>
+__device__ __forceinline__ float half_at(const G &g) {
+    return half_to_float((u16)g.template two_bytes<O>());
 }
 
 // Four bits to the lowest bits of four bytes.
@@ -95,121 +144,124 @@ struct Plain {
     static constexpr int OFFSET = 0;
     // 32-bit words of the table that decoding looks values up in.
     static constexpr int TABLE = 0;
-    // Whether a block is a group, so that no row ends within one.
-    static constexpr bool WHOLE_GROUPS = true;
+    // What the address of a group is a multiple of wherever the file's tensor begins at a multiple of 4.
+    static constexpr int ALIGNMENT = 2;
 };
 
-// 32 four-bit codes as the first generation arranges them, from byte O on.
-template <int O>
-__device__ __forceinline__ void nibbles(const u32* w, u32 (&q)[8]) {
-    u32 packed[4] = {word_at<O>(w), word_at<O + 4>(w), word_at<O + 8>(w), word_at<O + 12>(w)};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        q[i] = packed[i] & 0x0f0f0f0fu;
-        q[i + 4] = (packed[i] >> 4) & 0x0f0f0f0fu;
-    }
-}
-
-// The same with the fifth bits in the word at byte H.
-template <int O, int H>
-__device__ __forceinline__ void five_bits(const u32* w, u32 (&q)[8]) {
-    nibbles<O>(w, q);
-    u32 high = word_at<H>(w);
-#pragma unroll
-    for (int i = 0; i < 8; i++) q[i] |= spread_bits(high >> (4 * i)) << 4;
-}
-
-template <int O>
-__device__ __forceinline__ void eight_words(const u32* w, u32 (&q)[8]) {
-    q[0] = word_at<O>(w), q[1] = word_at<O + 4>(w), q[2] = word_at<O + 8>(w), q[3] = word_at<O + 12>(w);
-    q[4] = word_at<O + 16>(w), q[5] = word_at<O + 20>(w), q[6] = word_at<O + 24>(w), q[7] = word_at<O + 28>(w);
+// Four-bit codes: the low halves of bytes are the first ones.
+template <int H>
+__device__ __forceinline__ u32 half_bytes(u32 packed) {
+    return (packed >> (4 * H)) & 0x0f0f0f0fu;
 }
 
 struct Q4_0 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 18;
     static constexpr int OFFSET = 8;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * J>(w);
-        nibbles<18 * J + 2>(w, q);
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<18 * J>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<H>(g.template word<18 * J + 2>(t));
     }
 };
 
 struct Q4_1 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 20;
     static constexpr bool MINIMUM = true;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-        scale[0] = half_at<20 * J>(w);
-        minimum[0] = half_at<20 * J + 2>(w);
-        nibbles<20 * J + 4>(w, q);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at<20 * J>(g);
+        minimum[0] = half_at<20 * J + 2>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<H>(g.template word<20 * J + 4>(t));
     }
 };
 
+// The fifth bits of four codes, from a word of 32 of them.
+template <int H>
+__device__ __forceinline__ u32 fifth_bits(u32 high, int t) {
+    return spread_bits(high >> (16 * H + 4 * t)) << 4;
+}
+
 struct Q5_0 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 22;
     static constexpr int OFFSET = 16;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<22 * J>(w);
-        five_bits<22 * J + 6, 22 * J + 2>(w, q);
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<22 * J>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<H>(g.template word<22 * J + 6>(t)) | fifth_bits<H>(g.template word<22 * J + 2>(0), t);
     }
 };
 
 struct Q5_1 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 24;
     static constexpr bool MINIMUM = true;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-        scale[0] = half_at<24 * J>(w);
-        minimum[0] = half_at<24 * J + 2>(w);
-        five_bits<24 * J + 8, 24 * J + 4>(w, q);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at<24 * J>(g);
+        minimum[0] = half_at<24 * J + 2>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<H>(g.template word<24 * J + 8>(t)) | fifth_bits<H>(g.template word<24 * J + 4>(0), t);
     }
 };
 
 struct Q8_0 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 34;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<34 * J>(w);
-        eight_words<34 * J + 2>(w, q);
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<34 * J>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return g.template word<34 * J + 2 + 16 * H>(t);
     }
 };
 
 struct Q8_1 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 36;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<36 * J>(w);
-        eight_words<36 * J + 4>(w, q);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<36 * J>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return g.template word<36 * J + 4 + 16 * H>(t);
     }
 };
 
 // Two bits of each of 32 bytes from byte O on.
-template <int O>
-__device__ __forceinline__ void two_bits(const u32* w, int shift, u32 (&q)[8]) {
-    eight_words<O>(w, q);
-#pragma unroll
-    for (int i = 0; i < 8; i++) q[i] = (q[i] >> shift) & 0x03030303u;
+template <int O, int J, int H, class G>
+__device__ __forceinline__ u32 two_bits(const G &g, int t) {
+    return (g.template word<O + 32 * (J / 4) + 16 * H>(t) >> (2 * (J % 4))) & 0x03030303u;
 }
 
 struct Q2_K : Plain {
     static constexpr int BYTES = 84;
     static constexpr bool HALVES = true;
     static constexpr bool MINIMUM = true;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-        float d = half_at<80>(w), dmin = half_at<82>(w);
-        u32 first = byte_at<2 * J>(w), second = byte_at<2 * J + 1>(w);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
+        float d = half_at<80>(g), dmin = half_at<82>(g);
+        u32 first = g.template byte<2 * J>(), second = g.template byte<2 * J + 1>();
         scale[0] = __fmul_rn(d, float(first & 15)), scale[1] = __fmul_rn(d, float(second & 15));
         minimum[0] = -__fmul_rn(dmin, float(first >> 4)), minimum[1] = -__fmul_rn(dmin, float(second >> 4));
-        two_bits<16 + 32 * (J / 4)>(w, 2 * (J % 4), q);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return two_bits<16, J, H>(g, t);
     }
 };
 
@@ -217,60 +269,64 @@ struct Q3_K : Plain {
     static constexpr int BYTES = 110;
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 4;
-    template <int I>
-    __device__ static float scale_of(const u32* w) {
-        u32 low = (byte_at<96 + I % 8>(w) >> (4 * (I / 8))) & 15;
-        u32 high = (byte_at<104 + I % 4>(w) >> (2 * (I / 4))) & 3;
-        return __fmul_rn(half_at<108>(w), float(int(low | high << 4) - 32));
+    template <int I, class G>
+    __device__ static float scale_of(const G &g) {
+        u32 low = (g.template byte<96 + I % 8>() >> (4 * (I / 8))) & 15;
+        u32 high = (g.template byte<104 + I % 4>() >> (2 * (I / 4))) & 3;
+        return __fmul_rn(half_at<108>(g), float(int(low | high << 4) - 32));
     }
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = scale_of<2 * J>(w), scale[1] = scale_of<2 * J + 1>(w);
-        two_bits<32 + 32 * (J / 4)>(w, 2 * (J % 4), q);
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[i] |= move_bits<J, 2>(w[i]) & 0x04040404u;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = scale_of<2 * J>(g), scale[1] = scale_of<2 * J + 1>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return two_bits<32, J, H>(g, t) | (move_bits<J, 2>(g.template word<16 * H>(t)) & 0x04040404u);
     }
 };
 
 // Scales and minima of Q4_K and Q5_K.
-template <int J>
-__device__ __forceinline__ void scale_min_k4(const u32* w, float& scale, float& minimum) {
+template <int J, class G>
+__device__ __forceinline__ void scale_min_k4(const G &g, float &scale, float &minimum) {
     u32 s, m;
     if constexpr (J < 4) {
-        s = byte_at<4 + J>(w) & 63;
-        m = byte_at<8 + J>(w) & 63;
+        s = g.template byte<4 + J>() & 63;
+        m = g.template byte<8 + J>() & 63;
     } else {
-        u32 low = byte_at<8 + J>(w);
-        s = (low & 15) | (byte_at<J>(w) >> 6) << 4;
-        m = (low >> 4) | (byte_at<4 + J>(w) >> 6) << 4;
+        u32 low = g.template byte<8 + J>();
+        s = (low & 15) | (g.template byte<J>() >> 6) << 4;
+        m = (low >> 4) | (g.template byte<4 + J>() >> 6) << 4;
     }
-    scale = __fmul_rn(half_at<0>(w), float(s));
-    minimum = -__fmul_rn(half_at<2>(w), float(m));
+    scale = __fmul_rn(half_at<0>(g), float(s));
+    minimum = -__fmul_rn(half_at<2>(g), float(m));
 }
 
 struct Q4_K : Plain {
     static constexpr int BYTES = 144;
     static constexpr bool MINIMUM = true;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-        scale_min_k4<J>(w, scale[0], minimum[0]);
-        eight_words<16 + 32 * (J / 2)>(w, q);
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = (q[i] >> (4 * (J % 2))) & 0x0f0f0f0fu;
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
+        scale_min_k4<J>(g, scale[0], minimum[0]);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<J % 2>(g.template word<16 + 32 * (J / 2) + 16 * H>(t));
     }
 };
 
 struct Q5_K : Plain {
     static constexpr int BYTES = 176;
     static constexpr bool MINIMUM = true;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-        scale_min_k4<J>(w, scale[0], minimum[0]);
-        eight_words<48 + 32 * (J / 2)>(w, q);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            q[i] = ((q[i] >> (4 * (J % 2))) & 0x0f0f0f0fu) | (move_bits<J, 4>(w[4 + i]) & 0x10101010u);
-        }
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
+        scale_min_k4<J>(g, scale[0], minimum[0]);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<J % 2>(g.template word<48 + 32 * (J / 2) + 16 * H>(t)) |
+               (move_bits<J, 4>(g.template word<16 + 16 * H>(t)) & 0x10101010u);
     }
 };
 
@@ -278,100 +334,96 @@ struct Q6_K : Plain {
     static constexpr int BYTES = 210;
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 32;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        float d = half_at<208>(w);
-        scale[0] = __fmul_rn(d, float(int((signed char)byte_at<192 + 2 * J>(w))));
-        scale[1] = __fmul_rn(d, float(int((signed char)byte_at<193 + 2 * J>(w))));
-        u32 high[8];
-        eight_words<64 * (J / 4) + 32 * (J % 2)>(w, q);
-        eight_words<128 + 32 * (J / 4)>(w, high);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 top = move_bits<2 * (J % 4), 4>(high[i]) & 0x30303030u;
-            q[i] = ((q[i] >> (4 * (J / 2 % 2))) & 0x0f0f0f0fu) | top;
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        float d = half_at<208>(g);
+        scale[0] = __fmul_rn(d, float(int((signed char)g.template byte<192 + 2 * J>())));
+        scale[1] = __fmul_rn(d, float(int((signed char)g.template byte<193 + 2 * J>())));
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return half_bytes<J / 2 % 2>(g.template word<64 * (J / 4) + 32 * (J % 2) + 16 * H>(t)) |
+               (move_bits<2 * (J % 4), 4>(g.template word<128 + 32 * (J / 4) + 16 * H>(t)) & 0x30303030u);
     }
 };
 
 struct Q8_K : Plain {
     static constexpr int BYTES = 292;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = __uint_as_float(w[0]);
-        eight_words<4 + 32 * J>(w, q);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = __uint_as_float(g.template word<0>(0));
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return g.template word<4 + 32 * J + 16 * H>(t);
     }
 };
 
-// Three to the power n.
-__device__ constexpr u32 three_to(int n) { return n == 0 ? 1 : 3 * three_to(n - 1); }
-
-// Digit N of four bytes of base-3 digits.
-template <int N>
-__device__ __forceinline__ u32 trits(u32 bytes) {
-    u32 even = (((bytes & 0x00ff00ffu) * three_to(N)) & 0x00ff00ffu) * 3;
-    u32 odd = ((((bytes >> 8) & 0x00ff00ffu) * three_to(N)) & 0x00ff00ffu) * 3;
+// The digit that 3^n says of four bytes of base-3 digits.
+__device__ __forceinline__ u32 trits(u32 bytes, u32 power) {
+    u32 even = (((bytes & 0x00ff00ffu) * power) & 0x00ff00ffu) * 3;
+    u32 odd = ((((bytes >> 8) & 0x00ff00ffu) * power) & 0x00ff00ffu) * 3;
     return ((even >> 8) & 0x00ff00ffu) | (odd & 0xff00ff00u);
 }
+
+// Three to the power n, below 5.
+__device__ constexpr u32 three_to(int n) { return n == 4 ? 81 : 0x1b090301u >> (8 * n) & 255; }
 
 struct TQ1_0 : Plain {
     static constexpr int BYTES = 54;
     static constexpr int OFFSET = 1;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<52>(w);
-        if constexpr (J < 5) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) q[i] = trits<J>(w[i]);
-        } else if constexpr (J < 7) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) q[i] = trits<2 * J - 10>(w[8 + i]), q[4 + i] = trits<2 * J - 9>(w[8 + i]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) q[i] = trits<4>(w[8 + i]);
-            q[4] = trits<0>(w[12]), q[5] = trits<1>(w[12]), q[6] = trits<2>(w[12]), q[7] = trits<3>(w[12]);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<52>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        if constexpr (J < 5) return trits(g.template word<16 * H>(t), three_to(J));
+        else if constexpr (J < 7) return trits(g.template word<32>(t), three_to(2 * J - 10 + H));
+        else if constexpr (H == 0) return trits(g.template word<32>(t), three_to(4));
+        else return trits(g.template word<48>(0), three_to(t));
     }
 };
 
 struct TQ2_0 : Plain {
     static constexpr int BYTES = 66;
     static constexpr int OFFSET = 1;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<64>(w);
-        two_bits<32 * (J / 4)>(w, 2 * (J % 4), q);
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<64>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return two_bits<0, J, H>(g, t);
     }
 };
 
 struct Q1_0 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 2 * 18;
     static constexpr int OFFSET = 1;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * (J / 4)>(w);
-        u32 bits = word_at<18 * (J / 4) + 2 + 4 * (J % 4)>(w);
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[i] = spread_bits(bits >> (4 * i)) << 1;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<18 * (J / 4)>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        return spread_bits(g.template word<18 * (J / 4) + 2 + 4 * (J % 4)>(0) >> (16 * H + 4 * t)) << 1;
     }
 };
 
 struct Q2_0 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 4 * 18;
     static constexpr int OFFSET = 1;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        constexpr int first = 18 * (J / 2) + 2 + 8 * (J % 2);
-        scale[0] = half_at<18 * (J / 2)>(w);
-        u32 packed[2] = {word_at<first>(w), word_at<first + 4>(w)};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 four = (packed[i / 4] >> (8 * (i % 4))) & 255;
-            u32 twos = (four | four << 12) & 0x000f000fu;
-            q[i] = (twos | twos << 6) & 0x03030303u;
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<18 * (J / 2)>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        u32 four = (g.template word<18 * (J / 2) + 2 + 8 * (J % 2) + 4 * H>(0) >> (8 * t)) & 255;
+        u32 twos = (four | four << 12) & 0x000f000fu;
+        return (twos | twos << 6) & 0x03030303u;
     }
 };
 
@@ -379,90 +431,96 @@ struct Q2_0 : Plain {
 #define IQ4_LEVELS {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}
 #define E2M1_LEVELS {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}
 
-// 32 codes of a table of 16, arranged as those of the first generation.
-template <int O>
-__device__ __forceinline__ void look_up_32(const u32* w, const u32 (&table)[4], u32 (&q)[8]) {
-    u32 packed[4] = {word_at<O>(w), word_at<O + 4>(w), word_at<O + 8>(w), word_at<O + 12>(w)};
-#pragma unroll
-    for (int i = 0; i < 4; i++) look_up_16(table, packed[i], q[i], q[i + 4]);
+// The entries of a table of 16 for the low or high halves of four bytes.
+template <int H>
+__device__ __forceinline__ u32 look_up(const u32 (&table)[4], u32 packed) {
+    u32 low, high;
+    look_up_16(table, packed, low, high);
+    return H == 0 ? low : high;
 }
 
 struct IQ4_NL : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 18;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<18 * J>(g);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
         const u32 levels[4] = IQ4_LEVELS;
-        scale[0] = half_at<18 * J>(w);
-        look_up_32<18 * J + 2>(w, levels, q);
+        return look_up<H>(levels, g.template word<18 * J + 2>(t));
     }
 };
 
 struct IQ4_XS : Plain {
     static constexpr int BYTES = 136;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        u32 low = (g.template byte<4 + J / 2>() >> (4 * (J % 2))) & 15;
+        u32 high = (g.template two_bytes<2>() >> (2 * J)) & 3;
+        scale[0] = __fmul_rn(half_at<0>(g), float(int(low | high << 4) - 32));
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
         const u32 levels[4] = IQ4_LEVELS;
-        u32 low = (byte_at<4 + J / 2>(w) >> (4 * (J % 2))) & 15;
-        u32 high = (short_at<2>(w) >> (2 * J)) & 3;
-        scale[0] = __fmul_rn(half_at<0>(w), float(int(low | high << 4) - 32));
-        look_up_32<8 + 16 * J>(w, levels, q);
+        return look_up<H>(levels, g.template word<8 + 16 * J>(t));
     }
 };
 
 struct MXFP4 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 8 * 17;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        const u32 levels[4] = E2M1_LEVELS;
-        u32 e = byte_at<17 * J>(w);
+    static constexpr int ALIGNMENT = 1;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        u32 e = g.template byte<17 * J>();
         scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-        look_up_32<17 * J + 1>(w, levels, q);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        const u32 levels[4] = E2M1_LEVELS;
+        return look_up<H>(levels, g.template word<17 * J + 1>(t));
     }
 };
 
 struct NVFP4 : Plain {
-    static constexpr bool WHOLE_GROUPS = false;
     static constexpr int BYTES = 4 * 36;
     static constexpr bool HALVES = true;
+    static constexpr int ALIGNMENT = 4;
     __device__ static float scale_of(u32 code) {
         u32 exponent = code >> 3 & 15, mantissa = code & 7;
         float normal = __uint_as_float((exponent + 119) << 23 | mantissa << 20);
         float value = exponent == 0 ? float(mantissa) * (1.0f / 1024.0f) : normal;
         return code == 0x7f ? 0.0f : value;
     }
-    template <int J>
-    __device__ static void decode(const u32* w, const u32*, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        const u32 levels[4] = E2M1_LEVELS;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
         constexpr int block = 36 * (J / 2), first = 2 * (J % 2);
-        scale[0] = scale_of(byte_at<block + first>(w)), scale[1] = scale_of(byte_at<block + first + 1>(w));
-        look_up_16(levels, word_at<block + 4 + 8 * first>(w), q[0], q[2]);
-        look_up_16(levels, word_at<block + 8 + 8 * first>(w), q[1], q[3]);
-        look_up_16(levels, word_at<block + 12 + 8 * first>(w), q[4], q[6]);
-        look_up_16(levels, word_at<block + 16 + 8 * first>(w), q[5], q[7]);
+        scale[0] = scale_of(g.template byte<block + first>()), scale[1] = scale_of(g.template byte<block + first + 1>());
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *, int t) {
+        const u32 levels[4] = E2M1_LEVELS;
+        u32 packed = g.template word<36 * (J / 2) + 4 + 16 * (J % 2) + 8 * H>(t % 2);
+        return look_up<0>(levels, packed >> (4 * (t / 2)));
     }
 };
 
-// Two words of the table: an entry of eight values.
-__device__ __forceinline__ void entry_of_8(const u32* table, u32 entry, u32& first, u32& second) {
-    uint2 words = reinterpret_cast<const uint2*>(table)[entry];
-    first = words.x, second = words.y;
-}
+// Word t % 2 of an entry of eight values.
+__device__ __forceinline__ u32 entry_of_8(const u32 *table, u32 entry, int t) { return table[2 * entry + t % 2]; }
 
 struct IQ2_XXS : Plain {
     static constexpr int BYTES = 66;
     static constexpr int TABLE = 2 * 256;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 entries = word_at<2 + 8 * J>(w), word = word_at<6 + 8 * J>(w);
-        scale[0] = __fmul_rn(half_at<0>(w), 0.5f + float(word >> 28)) * 0.25f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 signs = eight_signs(word >> (7 * k) & 127), first, second;
-            entry_of_8(table, entries >> (8 * k) & 255, first, second);
-            q[2 * k] = negate_where(first, signs), q[2 * k + 1] = negate_where(second, signs >> 4);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = __fmul_rn(half_at<0>(g), 0.5f + float(g.template word<6 + 8 * J>(0) >> 28)) * 0.25f;
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        const int k = 2 * H + t / 2;
+        u32 signs = eight_signs(g.template word<6 + 8 * J>(0) >> (7 * k) & 127);
+        return negate_where(entry_of_8(table, g.template word<2 + 8 * J>(0) >> (8 * k) & 255, t), signs >> (4 * (t % 2)));
     }
 };
 
@@ -476,16 +534,14 @@ struct IQ2_XS : Plain {
     static constexpr int BYTES = 74;
     static constexpr bool HALVES = true;
     static constexpr int TABLE = 2 * 512;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 packed[2] = {word_at<2 + 8 * J>(w), word_at<6 + 8 * J>(w)};
-        half_byte_scales(half_at<0>(w), byte_at<66 + J>(w), scale);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 word = packed[k / 2] >> (16 * (k % 2)) & 65535, signs = eight_signs(word >> 9), first, second;
-            entry_of_8(table, word & 511, first, second);
-            q[2 * k] = negate_where(first, signs), q[2 * k + 1] = negate_where(second, signs >> 4);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        half_byte_scales(half_at<0>(g), g.template byte<66 + J>(), scale);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        u32 both = g.template word<2 + 8 * J + 4 * H>(0) >> (16 * (t / 2)) & 65535;
+        return negate_where(entry_of_8(table, both & 511, t), eight_signs(both >> 9) >> (4 * (t % 2)));
     }
 };
 
@@ -493,95 +549,103 @@ struct IQ2_S : Plain {
     static constexpr int BYTES = 82;
     static constexpr bool HALVES = true;
     static constexpr int TABLE = 2 * 1024;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 low = word_at<2 + 4 * J>(w), all_signs = word_at<34 + 4 * J>(w), high = byte_at<66 + J>(w);
-        half_byte_scales(half_at<0>(w), byte_at<74 + J>(w), scale);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 entry = (low >> (8 * k) & 255) | (high >> (2 * k) & 3) << 8, signs = all_signs >> (8 * k), first, second;
-            entry_of_8(table, entry, first, second);
-            q[2 * k] = negate_where(first, signs), q[2 * k + 1] = negate_where(second, signs >> 4);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        half_byte_scales(half_at<0>(g), g.template byte<74 + J>(), scale);
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        const int k = 2 * H + t / 2;
+        u32 low = g.template word<2 + 4 * J>(0) >> (8 * k) & 255, high = g.template byte<66 + J>() >> (2 * k) & 3;
+        return negate_where(entry_of_8(table, low | high << 8, t), g.template word<34 + 4 * J>(0) >> (8 * k + 4 * (t % 2)));
     }
 };
 
 struct IQ3_XXS : Plain {
     static constexpr int BYTES = 98;
     static constexpr int TABLE = 256;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 entries[2] = {word_at<2 + 8 * J>(w), word_at<6 + 8 * J>(w)}, word = word_at<66 + 4 * J>(w);
-        scale[0] = __fmul_rn(half_at<0>(w), 0.5f + float(word >> 28)) * 0.5f;
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            u32 signs = eight_signs(word >> (7 * (k / 2)) & 127) >> (4 * (k % 2));
-            q[k] = negate_where(table[entries[k / 4] >> (8 * (k % 4)) & 255], signs);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = __fmul_rn(half_at<0>(g), 0.5f + float(g.template word<66 + 4 * J>(0) >> 28)) * 0.5f;
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        u32 signs = eight_signs(g.template word<66 + 4 * J>(0) >> (7 * (2 * H + t / 2)) & 127);
+        return negate_where(table[g.template word<2 + 8 * J + 4 * H>(0) >> (8 * t) & 255], signs >> (4 * (t % 2)));
     }
 };
 
 struct IQ3_S : Plain {
     static constexpr int BYTES = 110;
     static constexpr int TABLE = 512;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 low[2] = {word_at<2 + 8 * J>(w), word_at<6 + 8 * J>(w)};
-        u32 high = byte_at<66 + J>(w), signs = word_at<74 + 4 * J>(w);
-        u32 half_byte = byte_at<106 + J / 2>(w) >> (4 * (J % 2)) & 15;
-        scale[0] = __fmul_rn(half_at<0>(w), float(2 * half_byte + 1));
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            u32 entry = (low[k / 4] >> (8 * (k % 4)) & 255) | (high >> k & 1) << 8;
-            q[k] = negate_where(table[entry], signs >> (4 * k));
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        u32 half_byte = g.template byte<106 + J / 2>() >> (4 * (J % 2)) & 15;
+        scale[0] = __fmul_rn(half_at<0>(g), float(2 * half_byte + 1));
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        const int k = 4 * H + t;
+        u32 low = g.template word<2 + 8 * J + 4 * H>(0) >> (8 * t) & 255, high = g.template byte<66 + J>() >> k & 1;
+        return negate_where(table[low | high << 8], g.template word<74 + 4 * J>(0) >> (4 * k));
     }
 };
 
-// The book of the IQ1 types holds g of {-1, 0, 1} as 8 g + 9; a group of eight adds or subtracts 1 (delta is an eighth),
-// so that code - 9 is eight times what the scale multiplies.
-__device__ __forceinline__ void shifted_entry(const u32* table, u32 entry, u32 negative, u32& first, u32& second) {
-    entry_of_8(table, entry, first, second);
-    u32 delta = negative ? 0u - 0x01010101u : 0x01010101u;
-    first += delta, second += delta;
+// The book of the IQ1 types holds g of {-1, 0, 1} as 8 g + 16; a group of eight adds or subtracts 1 (delta is an eighth),
+// so that code - 16 is eight times what the scale multiplies.
+__device__ __forceinline__ u32 shifted_entry(const u32 *table, u32 entry, u32 negative, int t) {
+    return entry_of_8(table, entry, t) + (negative ? 0u - 0x01010101u : 0x01010101u);
 }
 
 struct IQ1_S : Plain {
     static constexpr int BYTES = 50;
-    static constexpr int OFFSET = 9;
+    static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 low = word_at<2 + 4 * J>(w), high = short_at<34 + 2 * J>(w);
-        scale[0] = __fmul_rn(half_at<0>(w), float(2 * (high >> 12 & 7) + 1)) * 0.125f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 entry = (low >> (8 * k) & 255) | (high >> (3 * k) & 7) << 8;
-            shifted_entry(table, entry, high >> 15, q[2 * k], q[2 * k + 1]);
-        }
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        scale[0] = __fmul_rn(half_at<0>(g), float(2 * (g.template two_bytes<34 + 2 * J>() >> 12 & 7) + 1)) * 0.125f;
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        const int k = 2 * H + t / 2;
+        u32 low = g.template word<2 + 4 * J>(0) >> (8 * k) & 255, high = g.template two_bytes<34 + 2 * J>();
+        return shifted_entry(table, low | (high >> (3 * k) & 7) << 8, high >> 15, t);
     }
 };
 
 struct IQ1_M : Plain {
     static constexpr int BYTES = 56;
     static constexpr bool HALVES = true;
-    static constexpr int OFFSET = 9;
+    static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
-    template <int J>
-    __device__ static void decode(const u32* w, const u32* table, u32 (&q)[8], float (&scale)[2], float (&)[2]) {
-        u32 bits = w[12] >> 12 & 15 | w[12] >> 24 & 240 | w[13] >> 4 & 0xf00 | w[13] >> 16 & 0xf000;
-        u32 scales = short_at<48 + 2 * (J / 2)>(w) >> (6 * (J % 2)), low = word_at<4 * J>(w);
-        u32 high = short_at<32 + 2 * J>(w);
+    static constexpr int ALIGNMENT = 4;
+    template <int J, class G>
+    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
+        u32 first = g.template word<48>(0), last = g.template word<52>(0);
+        u32 bits = first >> 12 & 15 | first >> 24 & 240 | last >> 4 & 0xf00 | last >> 16 & 0xf000;
+        u32 scales = g.template two_bytes<48 + 2 * (J / 2)>() >> (6 * (J % 2));
         float d = half_to_float((u16)bits);
         scale[0] = __fmul_rn(d, float(2 * (scales & 7) + 1)) * 0.125f;
         scale[1] = __fmul_rn(d, float(2 * (scales >> 3 & 7) + 1)) * 0.125f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 entry = (low >> (8 * k) & 255) | (high >> (4 * k) & 7) << 8;
-            shifted_entry(table, entry, high >> (4 * k + 3) & 1, q[2 * k], q[2 * k + 1]);
-        }
+    }
+    template <int J, int H, class G>
+    __device__ static u32 word(const G &g, const u32 *table, int t) {
+        const int k = 2 * H + t / 2;
+        u32 low = g.template word<4 * J>(0) >> (8 * k) & 255, high = g.template two_bytes<32 + 2 * J>() >> (4 * k) & 15;
+        return shifted_entry(table, low | (high & 7) << 8, high >> 3, t);
     }
 };
+
+// All 32 codes of sub-block J, four a word, with its scales and minima.
+template <class W, int J, class G>
+__device__ __forceinline__ void decode(const G &g, const u32 *table, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
+    W::template scales<J>(g, scale, minimum);
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        q[t] = W::template word<J, 0>(g, table, t);
+        q[4 + t] = W::template word<J, 1>(g, table, t);
+    }
+}
 
 }  // namespace blocks
 

@@ -70,7 +70,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { activations: Activations::default(), kernel_cache: None, graphs: true, early_launch: true }
+        Self { activations: Activations::Bf16, kernel_cache: None, graphs: true, early_launch: true }
     }
 }
 
@@ -94,6 +94,12 @@ pub(crate) struct CudaDevice {
 
 impl CudaDevice {
     pub(crate) fn new(ordinal: usize, options: CudaOptions) -> Result<Self> {
+        if options.activations == Activations::Int8 {
+            return Err(Error::Option {
+                what: "cards multiply in bfloat16, not int8; choose Activations::Bf16 or Activations::F32"
+                    .to_owned(),
+            });
+        }
         let context = Context::open(ordinal)?;
         let kernels = Kernels::new(&context, KernelCache::new(options.kernel_cache));
         kernels.check_compiler()?;

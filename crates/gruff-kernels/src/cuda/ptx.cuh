@@ -56,6 +56,13 @@ static __device__ __forceinline__ float exp2_approx(float x) {
     return value;
 }
 
+// a b + c of two pairs of bfloat16, rounded once, denormals as they are. From 8.0 on.
+static __device__ __forceinline__ u32 fma_bf162(u32 a, u32 b, u32 c) {
+    u32 bits;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+    return bits;
+}
+
 // c += a b, in integers. From 8.0 on, as all products below.
 static __device__ __forceinline__ void mma_s8_k32(int (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -134,6 +141,13 @@ static __device__ __forceinline__ void copy_16(void *shared, const void *global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
+// An address in shared memory, for copies that go on from one.
+typedef u32 Shared;
+static __device__ __forceinline__ Shared shared_at(const void *shared) { return (u32)__cvta_generic_to_shared(shared); }
+static __device__ __forceinline__ void copy_16_to(Shared to, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+
 // Ends a group of copies.
 static __device__ __forceinline__ void copies_made() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -142,6 +156,68 @@ template <int N>
 static __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+// Of compute capability 9.0 alone (sm_90a): products of four warps together, a 64 x 16 and b 16 x N both in shared memory, that run
+// behind the program. `wgmma_begin` comes before the first and where registers were written, `wgmma_made` ends a group of them, and
+// registers and shared memory are theirs until `wgmma_wait`.
+#if __CUDA_ARCH_FEAT_SM90_ALL
+static __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void wgmma_made() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+static __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// What this thread has written to shared memory, for what reads it behind the program; before a barrier.
+static __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A matrix of pieces of 8 rows of 16 bytes, `along` bytes from one to the next that has the next 8 values of the same rows, `across`
+// bytes to the next 8 rows.
+static __device__ __forceinline__ u64 matrix_at(const void *from, int along, int across) {
+    return (u64)((u32)__cvta_generic_to_shared(from) >> 4 & 0x3fff) | (u64)(along >> 4) << 16 | (u64)(across >> 4) << 32;
+}
+
+// The same matrix so many bytes further on.
+static __device__ __forceinline__ u64 next_step(u64 matrix, int bytes) { return matrix + (bytes >> 4); }
+
+// c[4 i + e] of a lane: element e of the 16 fragments of 8 columns, of the 16 rows of its warp.
+static __device__ __forceinline__ void wgmma_bf16(float (&c)[64], u64 a, u64 b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0;"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+        "%64, %65, p, 1, 1, 0, 0; }"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+          "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+          "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
+          "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
+          "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
+          "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
+          "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+        : "l"(a), "l"(b), "r"((int)add)
+    );
+}
+
+// c[4 i + e] of a lane: element e of the 8 fragments of 8 columns, of the 16 rows of its warp.
+static __device__ __forceinline__ void wgmma_bf16(float (&c)[32], u64 a, u64 b, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %34, 0;"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"
+        "%32, %33, p, 1, 1, 0, 0; }"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+          "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+          "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+          "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+        : "l"(a), "l"(b), "r"((int)add)
+    );
+}
+#endif
 
 // In a kernel that was launched before the end of the one in front of it: waits until all that one has written is there.
 // Nothing in others.

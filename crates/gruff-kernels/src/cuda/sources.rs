@@ -23,7 +23,9 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("ptx.cuh", include_str!("ptx.cuh")),
     ("blocks.cuh", include_str!("blocks.cuh")),
     ("chunk.cuh", include_str!("../delta_net/cuda/chunk.cuh")),
-    ("quantize.cuh", include_str!("../matmul/cuda/quantize.cuh")),
+    ("pieces.cuh", include_str!("../matmul/cuda/pieces.cuh")),
+    ("packed.cuh", include_str!("../matmul/cuda/packed.cuh")),
+    ("rows.cuh", include_str!("../matmul/cuda/rows.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];
 
@@ -43,8 +45,10 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::elementwise::cuda::SOURCE,
     &crate::embedding::cuda::SOURCE,
     &crate::matmul::cuda::MATMUL,
+    &crate::matmul::cuda::BATCH,
+    &crate::matmul::cuda::EXACT,
     &crate::matmul::cuda::MATVEC,
-    &crate::matmul::cuda::QUANTIZE,
+    &crate::matmul::cuda::PIECES,
     &crate::matmul::cuda::SCALAR,
     &crate::moe::cuda::SOURCE,
     &crate::moe::cuda::route::SOURCE,

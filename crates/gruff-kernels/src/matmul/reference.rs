@@ -1,4 +1,4 @@
-//! Products in f64, with and without int8 rounding of the activations.
+//! Products in f64, with and without rounding of the activations.
 
 use gruff_blocks::BlockType;
 
@@ -10,6 +10,9 @@ use crate::{Activation, Activations, PackedTensor, Result, Tensor};
 pub(crate) fn rounded(x: &[f64], cols: usize, block_type: BlockType, activations: Activations) -> Vec<f64> {
     if activations == Activations::F32 || block_type.is_scalar() {
         return x.to_vec();
+    }
+    if activations == Activations::Bf16 {
+        return x.iter().map(|value| half::bf16::from_f32(*value as f32).to_f64()).collect();
     }
     let mut out = vec![0.0; x.len()];
     for (row, out) in x.chunks_exact(cols.max(1)).zip(out.chunks_exact_mut(cols.max(1))) {

@@ -24,6 +24,7 @@ impl Backend for ReferenceDevice {
     fn name(&self) -> &str {
         match self.activations {
             Activations::Int8 => "reference (f64, int8 activations)",
+            Activations::Bf16 => "reference (f64, bf16 activations)",
             Activations::F32 => "reference (f64)",
         }
     }

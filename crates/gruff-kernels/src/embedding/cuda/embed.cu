@@ -58,7 +58,7 @@ static __device__ __forceinline__ void unpack(
     if (left <= 32 * J) return;
     u32 codes[8];
     float scales[2], minima[2];
-    Weight::template decode<J>(words, book, codes, scales, minima);
+    blocks::decode<Weight, J>(blocks::Registers{words}, book, codes, scales, minima);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         u32 byte = codes[i / 4] >> (8 * (i % 4)) & 255;

@@ -27,7 +27,7 @@ fn book(block_type: BlockType) -> Vec<u8> {
         BlockType::IQ3_S => IQ3S_GRID.as_flattened().to_vec(),
         // Room for the eighth that is added or taken, and no negative bytes; see `IQ1_S` in `blocks.cuh`.
         BlockType::IQ1_S | BlockType::IQ1_M => {
-            IQ1S_GRID.as_flattened().iter().map(|g| (8 * g + 9) as u8).collect()
+            IQ1S_GRID.as_flattened().iter().map(|g| (8 * g + 16) as u8).collect()
         }
         _ => Vec::new(),
     }

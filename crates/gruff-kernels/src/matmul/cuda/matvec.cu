@@ -1,335 +1,162 @@
 // Packed matrices times few columns, at the speed of memory.
 //
-// A lane multiplies whole groups of 256 values: their codes, scales and minima are decoded in its registers once for all
-// columns. A warp takes bundles of consecutive rows, which are consecutive bytes; it streams them through a ring of
-// stages of 32 groups in shared memory, 16 bytes a copy whatever the type's alignment. Sums of groups meet in shared
-// memory; when those of some bundles are there, rows are added up, a lane each.
+// A warp computes a tile of 16 rows (`rows.cuh`), or a share of its values, for up to 8 TILES columns. It takes pairs of groups of
+// 256 values in turn; those of the next one are copied while one is multiplied. Where several warps share a tile, their sums of
+// groups meet in shared memory after each round, and one thread for each result adds them up in order.
 //
-// Everything but the products is kept off the path: cursors go on by additions, divisions are multiplications, and second
-// terms of loud blocks are one branch a group.
-//
-// Constants: WEIGHT (the type), COLUMNS, EXACT (1: activations are f32), ALIGNED (1: every group begins at a multiple of 16
-// bytes), SLOTS (1: blockIdx.y counts rows of the output, each with an expert of its own; one column).
-#include "product.cuh"
+// Constants: WEIGHT; TILES of 8 columns (1, 2 or 4); ALIGNED (how rows begin, see `packed.cuh`); SLOTS (1: blockIdx.y counts rows
+// of the output, each with an expert of its own).
+#include "rows.cuh"
 
-#if EXACT
-// Pieces of four floats a group; see `turn`.
-constexpr int PIECES = 64;
-constexpr int RECORD = PIECES;
-#else
-// Pieces of 16 codes a group, and of them with the blocks behind; see `quantize`.
-constexpr int PIECES = 16;
-constexpr int RECORD = PIECES + 8;
-#endif
-
-// Stages of a ring, and the most threads. More of either leaves less of the memory that activations are cached in.
-constexpr int STAGES = 2;
-constexpr int THREADS = 512;
-
-// Activations in pieces of 16 bytes, [row][group / 32][piece][group % 32].
-struct Input {
-    const uint4 *pieces;
-    const uint4 *second;
-};
-
-// How the work is cut.
-struct Cut {
-    int cols, groups;
-    // Bytes of a row; 2^32 / groups, rounded up.
-    int row_bytes;
-    u32 inverse;
-    // Rows of a bundle, stages that it takes a matrix.
-    int bundle_rows, stages;
-    // Bundles of all matrices; bundles whose sums are kept.
-    int bundles, hold;
-    // Bytes of a stage, sums of a bundle.
-    int stage_bytes, sums;
-    int matrices, what;
-    // With SLOTS: rows of the output that share a row of x; experts of the stack; experts of a token; the first row of the
-    // output; values from the ids of a token to the next's.
-    int share, experts, used, first;
-    i64 id_stride;
-};
-
-// A bundle: consecutive rows of a matrix.
-struct Bundle {
-    int matrix, row, rows;
-};
-
-__device__ __forceinline__ Bundle bundle_at(const Matrices &matrices, const Cut &cut, int bundle) {
-    Bundle at;
-    at.matrix = 0;
-    if (cut.what < GLU && cut.matrices > 1) {
-#pragma unroll
-        for (int i = 0; i < MATRICES - 1; i++) {
-            const int has = (matrices.at[i].rows + cut.bundle_rows - 1) / cut.bundle_rows;
-            if (at.matrix == i && i + 1 < cut.matrices && bundle >= has) at.matrix = i + 1, bundle -= has;
-        }
-    }
-    at.row = bundle * cut.bundle_rows;
-    at.rows = min(cut.bundle_rows, matrices.at[at.matrix].rows - at.row);
-    return at;
-}
-
-// Where a warp is: the bundle (of gate and, then, of up), and the first group of the stage in it.
-struct Cursor {
-    int bundle, part, first;
-    // Rows of the matrix from the bundle on, and groups of the bundle.
-    int left, total;
-    const u8 *begin;
-};
-
-__device__ __forceinline__ void enter(Cursor &cursor, const Matrices &matrices, const Cut &cut, int expert) {
-    if (cursor.bundle >= cut.bundles) {
-        cursor.total = 0;
-        return;
-    }
-    const Bundle at = bundle_at(matrices, cut, cursor.bundle);
-    const Matrix &matrix = matrices.at[at.matrix + cursor.part];
-    cursor.begin = matrix.weights + (i64)at.row * cut.row_bytes;
-#if SLOTS
-    cursor.begin += expert * matrix.matrix_bytes;
-#endif
-    cursor.left = matrix.rows - at.row;
-    cursor.total = at.rows * cut.groups;
-}
-
-__device__ __forceinline__ void advance(Cursor &cursor, const Matrices &matrices, const Cut &cut, int stride, int expert) {
-    cursor.first += 32;
-    if (cursor.first < cut.stages * 32) return;
-    cursor.first = 0;
-    if (cut.what >= GLU) {
-        cursor.bundle += cursor.part * stride;
-        cursor.part ^= 1;
-        enter(cursor, matrices, cut, expert);
-        return;
-    }
-    cursor.bundle += stride;
-    // Mostly it is a whole bundle further down the same matrix.
-    cursor.left -= stride * cut.bundle_rows;
-    cursor.begin += (i64)stride * cut.bundle_rows * cut.row_bytes;
-    if (cursor.left < cut.bundle_rows) enter(cursor, matrices, cut, expert);
-}
-
-// Which row of a bundle a group is in.
-__device__ __forceinline__ int row_of(const Cut &cut, int index) {
-    return cut.groups == 1 ? index : (int)__umulhi((u32)index, cut.inverse);
-}
-
-__device__ __forceinline__ int group_offset(const Cut &cut, int index) {
-    const int row = row_of(cut, index);
-    return row * cut.row_bytes + (index - row * cut.groups) * Weight::BYTES;
-}
-
-__device__ __forceinline__ void fetch(const Cursor &cursor, const Cut &cut, u8 *stage) {
-    if (cursor.first >= cursor.total) return;
-    const int offset = group_offset(cut, cursor.first);
-    const u8 *from = cursor.begin + offset;
-    const int skew = (int)(size_t)from & 15, left = min(cursor.left, cut.bundle_rows) * cut.row_bytes - offset + skew;
-    const int at = (threadIdx.x & 31) * 16;
-    const u8 *base = from - skew + at;
-    stage += at;
-    constexpr int WHOLE = 32 * Weight::BYTES / 512;
-    if (left >= (WHOLE + 1) * 512) {
-#pragma unroll
-        for (int i = 0; i < WHOLE; i++) copy_16(stage + 512 * i, base + 512 * i);
-        // The rest, and what a misaligned begin moves behind.
-        if (32 * Weight::BYTES % 512 != 0 || !ALIGNED) {
-            if (WHOLE * 512 + at < 32 * Weight::BYTES + skew) copy_16(stage + 512 * WHOLE, base + 512 * WHOLE);
-        }
-    } else {
-        const int size = min(left, cut.stage_bytes) - at;
-        for (int i = 0; i < size; i += 512) copy_16(stage + i, base + i, min(16, left - at - i));
-    }
-}
-
-#if !EXACT
-// Adds the first or the second term of a sub-block and a column.
-__device__ __forceinline__ void add_term(
-    const u32 (&codes)[8], const float (&scale)[2], const float (&minimum)[2], const uint4 &front, const uint4 &back, float x_scale,
-    int x_sums, float &sum
-) {
-    int low = __dp4a((int)codes[0], (int)front.x, 0), high = __dp4a((int)codes[4], (int)back.x, 0);
-    low = __dp4a((int)codes[1], (int)front.y, low), high = __dp4a((int)codes[5], (int)back.y, high);
-    low = __dp4a((int)codes[2], (int)front.z, low), high = __dp4a((int)codes[6], (int)back.z, high);
-    low = __dp4a((int)codes[3], (int)front.w, low), high = __dp4a((int)codes[7], (int)back.w, high);
-    if (Weight::HALVES) {
-        if (Weight::OFFSET != 0) low -= Weight::OFFSET * first_sum(x_sums), high -= Weight::OFFSET * last_sum(x_sums);
-        const float x_low = (float)first_sum(x_sums), x_high = (float)last_sum(x_sums);
-        add_sub_block<Weight>(scale, minimum, (float)low, (float)high, x_scale, x_low, x_high, sum);
-    } else {
-        low += high;
-        if (Weight::OFFSET != 0) low -= Weight::OFFSET * both_sums(x_sums);
-        add_sub_block<Weight>(scale, minimum, (float)low, 0.0f, x_scale, (float)both_sums(x_sums), 0.0f, sum);
-    }
-}
-#endif
-
-// A sub-block, which is nothing behind the end of a row. Groups of long blocks are whole.
-template <int J>
-__device__ __forceinline__ void
-decode(const u32 *words, const u32 *book, int count, u32 (&codes)[8], float (&scale)[2], float (&minimum)[2]) {
-    Weight::template decode<J>(words, book, codes, scale, minimum);
-    if (!Weight::WHOLE_GROUPS && J >= count) scale[0] = scale[1] = minimum[0] = minimum[1] = 0.0f;
-}
-
-// The sum of one group in each column.
-__device__ __forceinline__ void
-multiply_group(const u8 *from, const u32 *book, int count, const uint4 *x, const uint4 *second, int x_row, int second_row, float (&sum)[COLUMNS]) {
-    u32 words[GROUP_WORDS<Weight>];
-    load_group<Weight, ALIGNED != 0>(from, words);
-#if EXACT
-    each_sub_block<0, 8>([&](auto j) {
-        constexpr int J = decltype(j)::value;
-        if (J >= count) return;
-        u32 codes[8];
-        float scale[2], minimum[2];
-        Weight::template decode<J>(words, book, codes, scale, minimum);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int half = Weight::HALVES ? i / 4 : 0;
-            const u32 word = blocks::signed_codes<Weight::OFFSET>(codes[i]);
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                const float4 four = __ldg((const float4 *)x + c * x_row + (8 * J + i) * 32);
-                const float values[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    float weight = __fmul_rn(scale[half], (float)(int)(signed char)(word >> (8 * k)));
-                    if (Weight::MINIMUM) weight = __fadd_rn(weight, minimum[half]);
-                    sum[c] = __fmaf_rn(values[k], weight, sum[c]);
-                }
-            }
-        }
-    });
-#else
-    int loud = 0;
-    each_sub_block<0, 8>([&](auto j) {
-        constexpr int J = decltype(j)::value;
-        u32 codes[8];
-        float scale[2], minimum[2];
-        decode<J>(words, book, count, codes, scale, minimum);
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            const uint4 *at = x + c * x_row;
-            const uint4 block = __ldg(at + (PIECES + J) * 32);
-            const uint4 front = __ldg(at + 2 * J * 32), back = __ldg(at + (2 * J + 1) * 32);
-            add_term(codes, scale, minimum, front, back, __uint_as_float(block.x), (int)block.y, sum[c]);
-            loud |= block.z != 0 ? 1 << J : 0;
-        }
-    });
-    if (loud != 0) {
-        each_sub_block<0, 8>([&](auto j) {
-            constexpr int J = decltype(j)::value;
-            if ((loud >> J & 1) == 0) return;
-            // Only what this sub-block needs of it is loaded.
-            u32 again[GROUP_WORDS<Weight>], codes[8];
-            load_group<Weight, ALIGNED != 0>(from, again);
-            float scale[2], minimum[2];
-            decode<J>(again, book, count, codes, scale, minimum);
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                const int4 block = ((const int4 *)x)[c * x_row + (PIECES + J) * 32];
-                if (block.z == 0) continue;
-                const uint4 *at = second + c * second_row;
-                add_term(codes, scale, minimum, at[2 * J * 32], at[(2 * J + 1) * 32], __int_as_float(block.z), block.w, sum[c]);
-            }
-        });
-    }
-#endif
-}
-
-__device__ __forceinline__ float add_groups(const float *sums, int groups) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int g = 0; g < groups; g++) sum = __fadd_rn(sum, sums[g]);
-    return sum;
-}
-
-// The rows of `count` bundles from `bundle` on, in strides.
-__device__ __forceinline__ void
-finish_bundles(const Matrices &matrices, const Cut &cut, int bundle, int stride, int count, const float *sums, int expert, i64 to) {
-    const int parts = cut.what >= GLU ? 2 : 1, each = cut.bundle_rows * COLUMNS;
-    for (int index = threadIdx.x & 31; index < count * each; index += 32) {
-        const int held = index / each, row = index % each % cut.bundle_rows, column = index % each / cut.bundle_rows;
-        const Bundle at = bundle_at(matrices, cut, bundle + held * stride);
-        if (row >= at.rows) continue;
-        const Matrix &matrix = matrices.at[at.matrix];
-        const float *mine = sums + (held * COLUMNS + column) * parts * cut.sums + row * cut.groups;
-        const float sum = add_groups(mine, cut.groups);
-        if (parts == 2) {
-            const float gate = __fmul_rn(sum, scale_of(matrix, expert));
-            const float up = __fmul_rn(add_groups(mine + cut.sums, cut.groups), scale_of(matrices.at[1], expert));
-            matrix.out[(to + column) * matrix.out_stride + at.row + row] = gate_value(cut.what - GLU, gate) * up;
-        } else {
-            finish(matrix, cut.what, scale_of(matrix, expert), at.row + row, to + column, sum);
-        }
-    }
-}
+// Results of a thread where warps share tiles, each of a row and the eighth behind it.
+constexpr int RESULTS = TILES;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-matvec(Matrices matrices, Cut cut, Input x, const u32 *table, const int *ids) {
+matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids) {
     extern __shared__ __align__(16) u8 shared[];
+    const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     u32 *book = (u32 *)shared;
     for (int i = threadIdx.x; i < Weight::TABLE; i += blockDim.x) book[i] = table[i];
-    const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    const int parts = cut.what >= GLU ? 2 : 1;
-    u8 *behind = shared + Weight::TABLE * 4;
-    u8 *ring = behind + warp * STAGES * cut.stage_bytes;
-    float *sums = (float *)(behind + warps * STAGES * cut.stage_bytes) + warp * cut.hold * COLUMNS * parts * cut.sums;
+    u8 *ring = shared + Weight::TABLE * 4 + warp * WARP_BYTES, *factor_table = ring + PACKED_STAGES * STAGE;
+    // Warps abreast have tiles side by side, and `shares` of them share one.
+    const int abreast = cut.abreast, own = warp % abreast, share = warp / abreast, shares = warps / abreast;
+    // [round % 2][share][group of the pair][tile abreast][column][row]
+    float *all_sums = (float *)(shared + Weight::TABLE * 4 + warps * WARP_BYTES);
+    const int tile_sums = cut.columns * SUM_PITCH, group_sums = abreast * tile_sums, round_sums = shares * 2 * group_sums;
     if (Weight::TABLE != 0) __syncthreads();
 
     int expert = 0;
     i64 to = 0;
-    const int blocks_of_32 = (cut.groups + 31) / 32, x_row = blocks_of_32 * RECORD * 32, second_row = blocks_of_32 * PIECES * 32;
+    const u8 *columns[TILES];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        // Lanes of columns that there are none of read the last one, which is there already.
+        columns[i] = pieces::step_at((u8 *)x, cut.groups, min(8 * i + lane / 4, cut.columns - 1), 0) + lane % 4 * 4;
+    }
+    ptx::let_next_kernel_begin();
 #if SLOTS
+    ptx::wait_for_kernel_before();
     to = cut.first + blockIdx.y;
     expert = ids[to / cut.used * cut.id_stride + to % cut.used];
     if ((u32)expert >= (u32)cut.experts) return;
-    x.pieces += to / cut.share * x_row;
-    x.second += to / cut.share * second_row;
+    const int row = (int)(to / cut.share);
+    // All columns are this one.
+    columns[0] = pieces::step_at((u8 *)x, cut.groups, row, 0) + lane % 4 * 4;
 #endif
 
-    // Bundles left over spread over all multiprocessors.
-    const int stride = warps * gridDim.x;
-    Cursor here, ahead;
-    here.bundle = warp * gridDim.x + blockIdx.x, here.part = here.first = 0;
-    enter(here, matrices, cut, expert);
-    ahead = here;
-#pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; stage++) {
-        fetch(ahead, cut, ring + stage * cut.stage_bytes);
-        advance(ahead, matrices, cut, stride, expert);
+    const int pairs = (cut.groups + 1) / 2, steps = (cut.tiles + abreast - 1) / abreast, r = lane / 4;
+    // A warp beyond the last pair has nothing to bring, and adds up results only.
+    int ahead_step = share < pairs ? blockIdx.x : steps, ahead_pair = share, stage = 0;
+    LaneRows ahead = {};
+    const auto fetch_next = [&](int to_stage) {
+        if (ahead_step < steps) {
+            const int tile = ahead_step * abreast + own;
+            if (tile < cut.tiles) {
+                if (ahead_pair == share) ahead = lane_rows(matrices, cut, tile, expert);
+                fetch(ahead, ahead_pair, ring + to_stage * STAGE);
+            }
+            ahead_pair += shares;
+            if (ahead_pair >= pairs) ahead_pair = share, ahead_step += gridDim.x;
+        }
         copies_made();
-    }
-    int stage = 0, held = 0, oldest = here.bundle;
-    while (here.bundle < cut.bundles) {
-        fetch(ahead, cut, ring + (stage == 0 ? STAGES - 1 : stage - 1) * cut.stage_bytes);
-        advance(ahead, matrices, cut, stride, expert);
-        copies_made();
-        copies_wait<STAGES - 1>();
-        __syncwarp();
-        const int index = here.first + lane;
-        if (index < here.total) {
-            const int row = row_of(cut, index), group = index - row * cut.groups, begin = group_offset(cut, here.first);
-            const int skew = (int)(size_t)(here.begin + begin) & 15;
-            const u8 *from = ring + stage * cut.stage_bytes + skew + (row * cut.row_bytes + group * Weight::BYTES - begin);
-            const int count = (cut.cols - group * 256) / 32;
-            float sum[COLUMNS] = {};
-            const int at = (group & 31) + (group >> 5) * (32 * RECORD), at_second = (group & 31) + (group >> 5) * (32 * PIECES);
-            multiply_group(from, book, count, x.pieces + at, x.second + at_second, x_row, second_row, sum);
+    };
+    fetch_next(0);
+    // Weights are nobody's result.
+    ptx::wait_for_kernel_before();
+
+    int round = 0;
+    for (int step = blockIdx.x; step < steps; step += gridDim.x) {
+        const int tile = step * abreast + own;
+        const bool there = tile < cut.tiles;
+        u32 begins[2] = {}, begins_of_factors = 0;
+        if (!WHOLE && there) {
+            const LaneRows rows = lane_rows(matrices, cut, tile, expert);
+            begins[0] = (u32)(size_t)rows.at[0], begins[1] = (u32)(size_t)rows.at[1];
+            const u32 first = __shfl_sync(FULL_WARP, begins[0], lane % 8 * 4), second = __shfl_sync(FULL_WARP, begins[1], lane % 8 * 4);
+            begins_of_factors = lane % 16 < 8 ? first : second;
+        }
+        // Of a tile that the warp has to itself.
+        float whole[TILES][4] = {};
+        // Of a shared one.
+        float totals[RESULTS][2] = {};
+        for (int first = 0; first < pairs; first += shares, round ^= 1) {
+            const int pair = first + share;
+            float *sums = all_sums + round * round_sums;
+            if (pair < pairs) {
+                fetch_next(stage ^ 1);
+                copies_wait<1>();
+                __syncwarp();
+            }
+            if (pair < pairs && there) {
+                const u8 *packed = ring + stage * STAGE;
+                const u32 offset = pair * (2 * Weight::BYTES);
+                const int skew = WHOLE ? 0 : (begins_of_factors + offset) & 15, count = cut.cols / 32 - pair * 16;
+                if (count >= 16) decode_factors<false>(skew, count, packed, factor_table);
+                else decode_factors<true>(skew, count, packed, factor_table);
+                __syncwarp();
+                const u8 *rows[2];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) sums[((held * COLUMNS + c) * parts + here.part) * cut.sums + index] = sum[c];
+                for (int i = 0; i < 2; i++) rows[i] = packed + (r + 8 * i) * PITCH + (WHOLE ? 0 : (begins[i] + offset) & 15);
+#pragma unroll 1
+                for (int which = 0; which < 2 && 2 * pair + which < cut.groups; which++) {
+                    const Group g[2] = {{rows[0] + which * Weight::BYTES}, {rows[1] + which * Weight::BYTES}};
+                    const u8 *const tables[2] = {
+                        factor_table + (which * ROWS + r) * FACTORS_PITCH, factor_table + (which * ROWS + r + 8) * FACTORS_PITCH
+                    };
+                    const u8 *at[TILES];
+#pragma unroll
+                    for (int i = 0; i < TILES; i++) at[i] = columns[i] + (2 * pair + which) * pieces::GROUP;
+                    float group[TILES][4] = {};
+                    multiply_group(group, g, book, tables, [&](int i, int step, u32(&b)[2]) {
+                        const u32 *words = (const u32 *)(at[i] + step * pieces::STEP);
+                        b[0] = __ldg(words), b[1] = __ldg(words + pieces::HALF / 4);
+                    });
+                    float *mine = sums + (2 * share + which) * group_sums + own * tile_sums;
+#pragma unroll
+                    for (int i = 0; i < TILES; i++) {
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            const int c = 8 * i + lane % 4 * 2 + e % 2;
+                            if (shares == 1) whole[i][e] = __fadd_rn(whole[i][e], group[i][e]);
+                            else if (c < cut.columns) mine[c * SUM_PITCH + e / 2 * 8 + r] = group[i][e];
+                        }
+                    }
+                }
+            }
+            if (pair < pairs) {
+                stage ^= 1;
+                __syncwarp();
+            }
+            if (shares == 1) continue;
+            __syncthreads();
+            const int count = min(2 * shares, cut.groups - 2 * first);
+#pragma unroll
+            for (int i = 0; i < RESULTS; i++) {
+                const int index = threadIdx.x + i * blockDim.x;
+                if (index >= 8 * abreast * cut.columns) break;
+                const float *from = sums + index / 8 * SUM_PITCH + index % 8;
+                for (int k = 0; k < count; k++, from += group_sums) {
+                    totals[i][0] = __fadd_rn(totals[i][0], from[0]), totals[i][1] = __fadd_rn(totals[i][1], from[8]);
+                }
+            }
         }
-        __syncwarp();
-        const int before = here.bundle;
-        advance(here, matrices, cut, stride, expert);
-        if (here.bundle != before) held++;
-        if (held == cut.hold || (here.bundle >= cut.bundles && held > 0)) {
-            finish_bundles(matrices, cut, oldest, stride, held, sums, expert, to);
-            __syncwarp();
-            oldest = here.bundle, held = 0;
+        if (shares == 1) {
+            const Tile at = tile_at(matrices, cut, tile);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    const int c = 8 * i + lane % 4 * 2 + odd;
+                    if (there && c < cut.columns) put(matrices, cut, at, expert, r, to + c, whole[i][odd], whole[i][2 + odd]);
+                }
+            }
+            continue;
         }
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+#pragma unroll
+        for (int i = 0; i < RESULTS; i++) {
+            const int index = threadIdx.x + i * blockDim.x, c = index / 8 % cut.columns, mine = step * abreast + index / 8 / cut.columns;
+            if (index >= 8 * abreast * cut.columns || mine >= cut.tiles) break;
+            put(matrices, cut, tile_at(matrices, cut, mine), expert, index % 8, to + c, totals[i][0], totals[i][1]);
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! The family on NVIDIA cards.
 //!
-//! Weights are read as they lie in the file. Few columns go from packed bytes to the product in registers
-//! (`matvec.cu`), many through int8 tiles in shared memory to tensor cores (`matmul.cu`); both add up in one order, so
-//! that a result has the same bits in any batch. Plain floats and integers have a kernel of their own (`scalar.cu`).
+//! Weights are read as they lie in the file and multiplied in bfloat16 on tensor cores. Few columns go from packed bytes to the
+//! product in registers (`matvec.cu`, and `batch.cu` where warps share columns), many through tiles in shared memory
+//! (`matmul.cu`); all add up in one order, so that a result has the same bits in any batch. Activations that are not to be rounded have a kernel in f32 (`exact.cu`), and so have
+//! plain floats and integers (`scalar.cu`).
 
 mod books;
+mod exact;
+mod few;
 mod input;
 mod launch;
 mod many;
@@ -20,13 +23,13 @@ use crate::elementwise::ElementwiseOps;
 use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
 
 pub(crate) use books::Books;
-pub(crate) use input::{groups, quantize_threads};
-pub(crate) use launch::{Slots, VECTOR_COLUMNS};
+pub(crate) use input::groups;
+pub(crate) use launch::Slots;
 pub(crate) use operand::{Finish, Operand};
-pub(crate) use sources::{MATMUL, MATVEC, QUANTIZE, SCALAR};
+pub(crate) use sources::{BATCH, EXACT, MATMUL, MATVEC, PIECES, SCALAR};
 
-/// The lowest compute capability that the kernels of packed products are written for: asynchronous copies, int8 tensor
-/// cores of 16 x 8 x 32.
+/// The lowest compute capability that the kernels of packed products are written for: asynchronous copies, bfloat16 on tensor
+/// cores.
 const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
 /// Matrices that one launch takes (`MATRICES` in `product.cuh`).
@@ -69,7 +72,7 @@ impl MatmulOps for CudaDevice {
         match (block_type.is_scalar(), self.exact(block_type)) {
             (true, _) => MatmulKernel { name: "cuda f32", fast: true },
             (false, true) => MatmulKernel { name: "cuda f32 x packed", fast: true },
-            (false, false) => MatmulKernel { name: "cuda int8", fast: true },
+            (false, false) => MatmulKernel { name: "cuda bf16", fast: true },
         }
     }
 

@@ -1,20 +1,7 @@
-// What the kernels of packed products share: operands, and the one order in which a result is added up.
-//
-// Sums over a sub-block of 32 values, or over its halves where those have scales of their own, are exact integers. From
-// there on everything is f32, and the order is a function of the row's length alone:
-//
-//     group = 0
-//     for each sub-block of the group, in order:
-//         part = scale * sum                      (with halves: then part = fma(scale, sum, part) for the second)
-//         part = fma(minimum, x_sum, part)        (for types with minima; with halves twice)
-//         group = fma(x_scale, part, group)
-//     the same with the second terms of loud blocks
-//     result = sum of the groups, in order; * scale beside the matrix; + bias
-//
-// so that one column and a batch, vectors and matrices, have the same bits.
+// What the kernels of products share: operands, and what becomes of results.
 #pragma once
 
-#include "blocks.cuh"
+#include "common.cuh"
 
 // A matrix (of a stack) and what becomes of its products; as `Matrix` in Rust has it.
 struct Matrix {
@@ -44,30 +31,6 @@ constexpr int STORE = 0;
 constexpr int ADD = 1;
 constexpr int GLU = 2;  // + the number of the gate
 
-// A sub-block of activations: the scale and sums of its two halves' codes, and the same of its second term, whose scale
-// is zero where there is none.
-struct XBlock {
-    float scale;
-    int sums;
-    float second_scale;
-    int second_sums;
-};
-
-__device__ __forceinline__ int first_sum(int sums) { return (int)(short)sums; }
-__device__ __forceinline__ int last_sum(int sums) { return sums >> 16; }
-__device__ __forceinline__ int both_sums(int sums) { return first_sum(sums) + last_sum(sums); }
-
-// Adds what a sub-block contributes: `low` is the sum of its products, or of its first half's, `high` of the second's.
-template <class W>
-__device__ __forceinline__ void
-add_sub_block(const float *scale, const float *minimum, float low, float high, float x_scale, float x_low, float x_high, float &sum) {
-    float part = __fmul_rn(scale[0], low);
-    if (W::HALVES) part = __fmaf_rn(scale[1], high, part);
-    if (W::MINIMUM) part = __fmaf_rn(minimum[0], x_low, part);
-    if (W::MINIMUM && W::HALVES) part = __fmaf_rn(minimum[1], x_high, part);
-    sum = __fmaf_rn(x_scale, part, sum);
-}
-
 __device__ __forceinline__ float scale_of(const Matrix &matrix, int expert) {
     return matrix.scales ? matrix.scales[expert] : matrix.scale;
 }
@@ -87,17 +50,13 @@ using ptx::copy_16;
 
 __device__ __forceinline__ int clamp_bytes(i64 left) { return left >= 16 ? 16 : left > 0 ? (int)left : 0; }
 
-// A number that the compiler knows.
-template <int N>
-struct Index {
-    static constexpr int value = N;
-};
-
-// Calls f(Index<J>) for COUNT sub-blocks from FIRST on.
-template <int FIRST, int COUNT, class F>
-__device__ __forceinline__ void each_sub_block(F &&f) {
-    if constexpr (COUNT > 0) {
-        f(Index<FIRST>());
-        each_sub_block<FIRST + 1, COUNT - 1>(f);
+// Which matrix the rows of tile `tile` are of, and which tile of it that is, with `rows` rows a tile.
+__device__ __forceinline__ int matrix_of(const Matrices &matrices, int count, int rows, int &tile) {
+    int matrix = 0;
+#pragma unroll
+    for (int i = 0; i < MATRICES - 1; i++) {
+        const int tiles = (matrices.at[i].rows + rows - 1) / rows;
+        if (matrix == i && i + 1 < count && tile >= tiles) matrix = i + 1, tile -= tiles;
     }
+    return matrix;
 }

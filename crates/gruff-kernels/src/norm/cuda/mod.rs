@@ -5,7 +5,7 @@ use crate::activation::Form;
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, Launch, row_count, rows, width};
 use crate::device::Backend;
-use crate::matmul::cuda::{VECTOR_COLUMNS, groups, quantize_threads};
+use crate::matmul::cuda::groups;
 use crate::{Activation, Activations, Result, Tensor};
 
 pub(crate) static SOURCE: Source = Source {
@@ -16,10 +16,9 @@ pub(crate) static SOURCE: Source = Source {
 };
 
 impl CudaDevice {
-    /// A norm over the rows of `x`: a warp a row where rows are short, else a block of as many threads as round such a
-    /// row for products.
+    /// A norm over the rows of `x`: a warp a row where rows are short, else a block.
     fn norm(&self, entry: &'static str, x: &Tensor) -> Result<Launch<'_>> {
-        let threads = if width(x) <= WARP_WIDTH { 32 } else { quantize_threads(groups(width(x))) };
+        let threads = if width(x) <= WARP_WIDTH { 32 } else { block_threads(width(x)) };
         let rows_a_block = (256 / threads).max(1);
         let launch = self.launch(&SOURCE, &[("THREADS", threads as i64)], entry)?;
         Ok(launch.grid([row_count(x).div_ceil(rows_a_block), 1, 1]).block(rows_a_block * threads))
@@ -29,22 +28,26 @@ impl CudaDevice {
 /// The widest rows that a warp takes.
 const WARP_WIDTH: usize = 1024;
 
+/// Threads of a block that takes a row: one for four values.
+fn block_threads(width: usize) -> usize {
+    (groups(width) * 64).min(1024)
+}
+
 impl CudaDevice {
-    /// Whether a norm rounds its result for products besides: few rows, which go to the kernel of vectors.
+    /// Whether a norm leaves its result in pieces for products besides.
     fn rounds(&self, out: &Tensor) -> bool {
         out.shape().len() == 2
-            && (1..=VECTOR_COLUMNS).contains(&out.shape()[0])
+            && width(out).is_multiple_of(16)
+            && out.shape()[0] != 0
             && self.multiplies()
-            && Backend::activations(self) == Activations::Int8
+            && Backend::activations(self) == Activations::Bf16
     }
 
     /// Completes a launch that begins with a norm's own operands.
-    fn rounded(&self, launch: Launch, eps: f32, out: &Tensor) -> Result<Activation> {
-        let groups = groups(width(out));
-        let (buffer, second) = self.turned_buffer(out, groups)?;
-        let codes = buffer.cuda().pointer();
-        launch.arg(eps).arg(groups as i32).arg(codes).arg(codes + second as u64).run()?;
-        Activation::with_form(out, Form::Turned, buffer)
+    fn in_pieces(&self, launch: Launch, eps: f32, out: &Tensor) -> Result<Activation> {
+        let buffer = self.pieces_buffer(out)?;
+        launch.arg(eps).arg(groups(width(out)) as i32).arg(buffer.cuda().pointer()).run()?;
+        Activation::with_form(out, Form::Pieces, buffer)
     }
 }
 
@@ -58,14 +61,14 @@ impl NormOps for CudaDevice {
         out: &Tensor,
     ) -> Result<Activation> {
         let heads = x.shape()[1];
-        if width(x) > WARP_WIDTH || !self.rounds(out) {
+        if width(x) > WARP_WIDTH || !width(x).is_multiple_of(4) || !self.rounds(out) {
             self.gated_rms_norm(x, weight, gate, eps, &out.split_last(heads)?)?;
             return Activation::new(out);
         }
         let launch = self
-            .launch(&SOURCE, &[("THREADS", 32)], "gated_rms_norm_rounded")?
+            .launch(&SOURCE, &[("THREADS", 32)], "gated_rms_norm_pieces")?
             .grid([out.shape()[0], 1, 1])
-            .block(quantize_threads(groups(width(out))))
+            .block(block_threads(width(out)))
             .arg(x)
             .arg(rows(x))
             .arg(weight)
@@ -74,7 +77,7 @@ impl NormOps for CudaDevice {
             .rows_of(out)
             .arg(heads as i32)
             .arg(width(x) as i32);
-        self.rounded(launch, eps, out)
+        self.in_pieces(launch, eps, out)
     }
 
     fn rms_norm_activation(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
@@ -82,8 +85,8 @@ impl NormOps for CudaDevice {
             self.rms_norm(x, weight, eps, out)?;
             return Activation::new(out);
         }
-        let launch = self.norm("rms_norm_rounded", x)?.arg(x).arg(rows(x)).arg(weight);
-        self.rounded(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
+        let launch = self.norm("rms_norm_pieces", x)?.arg(x).arg(rows(x)).arg(weight);
+        self.in_pieces(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
     }
 
     fn add_rms_norm_activation(
@@ -98,9 +101,9 @@ impl NormOps for CudaDevice {
             self.add_rms_norm(residual, delta, weight, eps, out)?;
             return Activation::new(out);
         }
-        let launch = self.norm("add_rms_norm_rounded", residual)?.arg(residual).arg(rows(residual));
+        let launch = self.norm("add_rms_norm_pieces", residual)?.arg(residual).arg(rows(residual));
         let launch = launch.arg(delta).arg(rows(delta)).arg(weight);
-        self.rounded(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
+        self.in_pieces(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
     }
 
     fn rms_norm(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<()> {

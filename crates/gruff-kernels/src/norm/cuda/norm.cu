@@ -1,7 +1,7 @@
 // Norms over the innermost dimension: one group of threads a row, of THREADS threads. Sums go in a tree that depends on
 // the width only: the group's size is chosen by the width.
 
-#include "quantize.cuh"
+#include "pieces.cuh"
 
 // Rows of a block.
 #define ROWS (256 / THREADS > 0 ? 256 / THREADS : 1)
@@ -25,9 +25,24 @@ static __device__ __forceinline__ float square_sum(const float *x, int width, in
     return group_sum(sum);
 }
 
+#if THREADS > 32
+// A row of a norm as it is and in pieces, a word of four values a thread at a time.
+static __device__ __forceinline__ void store_norm(
+    const float *x, const float *weight, float factor, int width, int lane, float *out, u8 *to, int groups, int row
+) {
+    for (int word = lane; word < width / 4; word += THREADS) {
+        float values[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) out[4 * word + k] = values[k] = x[4 * word + k] * factor * weight[4 * word + k];
+        pieces::store_word(to, groups, row, word, values[0], values[1], values[2], values[3]);
+    }
+}
+#endif
+
 extern "C" __global__ void rms_norm(
     const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, i64 rows, int width, float eps
 ) {
+    ptx::wait_for_kernel_before();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -41,6 +56,7 @@ extern "C" __global__ void add_rms_norm(
     float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
     Rows out_rows, i64 rows, int width, float eps
 ) {
+    ptx::wait_for_kernel_before();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -54,35 +70,34 @@ extern "C" __global__ void add_rms_norm(
 }
 
 #if THREADS > 32
-// The same two, with the result rounded for products with few columns besides (`quantize_row`, whose threads these are).
-extern "C" __global__ void rms_norm_rounded(
-    const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, int width, float eps, int groups, u32 *codes,
-    u32 *second
+// The same two, with the result in pieces for products besides. `width` is a multiple of 16.
+extern "C" __global__ void rms_norm_pieces(
+    const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    __shared__ float scratch[32];
+    ptx::wait_for_kernel_before();
     const int row = blockIdx.x, lane = threadIdx.x;
     x += row_offset(x_rows, row);
     out += row_offset(out_rows, row);
     float factor = rms_factor(square_sum(x, width, lane), width, eps);
-    for (int i = lane; i < width; i += THREADS) out[i] = x[i] * factor * weight[i];
-    __syncthreads();
-    quantize_row<true>(out, row, width, groups, codes, second, nullptr, 0, 1, scratch);
+    store_norm(x, weight, factor, width, lane, out, to, groups, row);
+    pieces::complete(to, groups, row, width);
 }
 
-extern "C" __global__ void add_rms_norm_rounded(
+extern "C" __global__ void add_rms_norm_pieces(
     float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
-    Rows out_rows, int width, float eps, int groups, u32 *codes, u32 *second
+    Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    __shared__ float scratch[32];
+    ptx::wait_for_kernel_before();
     const int row = blockIdx.x, lane = threadIdx.x;
     residual += row_offset(residual_rows, row);
     delta += row_offset(delta_rows, row);
     out += row_offset(out_rows, row);
     for (int i = lane; i < width; i += THREADS) residual[i] += delta[i];
+    // A thread's squares are of what it has written itself.
     float factor = rms_factor(square_sum(residual, width, lane), width, eps);
-    for (int i = lane; i < width; i += THREADS) out[i] = residual[i] * factor * weight[i];
     __syncthreads();
-    quantize_row<true>(out, row, width, groups, codes, second, nullptr, 0, 1, scratch);
+    store_norm(residual, weight, factor, width, lane, out, to, groups, row);
+    pieces::complete(to, groups, row, width);
 }
 #endif
 
@@ -90,6 +105,7 @@ extern "C" __global__ void gated_rms_norm(
     const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, Rows out_rows,
     i64 rows, int width, float eps
 ) {
+    ptx::wait_for_kernel_before();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -101,13 +117,13 @@ extern "C" __global__ void gated_rms_norm(
 }
 
 #if THREADS == 32
-// The same for all heads of a token, whose results `[T, heads * width]` are one row, rounded besides: a block a token, a warp
-// a head. As many threads as `quantize_row` wants.
-extern "C" __global__ void gated_rms_norm_rounded(
+// The same for all heads of a token, whose results `[T, heads * width]` are one row, in pieces besides: a block a token, a warp
+// a head. `width` is a multiple of 4, the row one of 16.
+extern "C" __global__ void gated_rms_norm_pieces(
     const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, i64 out_token, int heads,
-    int width, float eps, int groups, u32 *codes, u32 *second
+    int width, float eps, int groups, u8 *pieces
 ) {
-    __shared__ float scratch[32];
+    ptx::wait_for_kernel_before();
     const int token = blockIdx.x, lane = threadIdx.x % 32;
     out += token * out_token;
     for (int head = threadIdx.x / 32; head < heads; head += blockDim.x / 32) {
@@ -115,16 +131,24 @@ extern "C" __global__ void gated_rms_norm_rounded(
         const float *by = gate + row_offset(gate_rows, (i64)token * heads + head);
         float *to = out + head * width;
         float factor = rms_factor(square_sum(from, width, lane), width, eps);
-        for (int i = lane; i < width; i += 32) to[i] = from[i] * factor * weight[i] * silu(by[i]);
+        for (int word = lane; word < width / 4; word += 32) {
+            float values[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int i = 4 * word + k;
+                to[i] = values[k] = from[i] * factor * weight[i] * silu(by[i]);
+            }
+            pieces::store_word(pieces, groups, token, head * width / 4 + word, values[0], values[1], values[2], values[3]);
+        }
     }
-    __syncthreads();
-    quantize_row<true>(out, token, heads * width, groups, codes, second, nullptr, 0, 1, scratch);
+    pieces::complete(pieces, groups, token, heads * width);
 }
 #endif
 
 extern "C" __global__ void l2_norm(
     const float *x, Rows x_rows, float *out, Rows out_rows, i64 rows, int width, float eps, float scale
 ) {
+    ptx::wait_for_kernel_before();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
