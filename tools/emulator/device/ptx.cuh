@@ -176,7 +176,7 @@ static inline void emulator_row(u64 matrix, int row, u32 (&words)[8]) {
     __builtin_memcpy(words + 4, from + (matrix >> 60) * 16, 16);
 }
 
-template <int values> static inline void wgmma_bf16(float (&c)[values], u64 a, u64 b, bool add) {
+template <int values> static inline void emulator_wgmma(float (&c)[values], u64 a, u64 b, bool add) {
     const int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     u32 rows[2][8], column[8];
     for (int half = 0; half < 2; half++) emulator_row(a, 16 * warp + 8 * half + g, rows[half]);
@@ -192,6 +192,9 @@ template <int values> static inline void wgmma_bf16(float (&c)[values], u64 a, u
         }
     }
 }
+
+static inline void wgmma_bf16(float (&c)[64], u64 a, u64 b, bool add) { emulator_wgmma(c, a, b, add); }
+static inline void wgmma_bf16(float (&c)[32], u64 a, u64 b, bool add) { emulator_wgmma(c, a, b, add); }
 
 // Kernels run one after the other, but what stands in front of the wait may be tried before.
 static inline void wait_for_kernel_before() { emulator_runtime->wait_for_kernel_before(); }

@@ -187,7 +187,7 @@ finish_bundles(const Matrices &matrices, const Cut &cut, int bundle, int stride,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 exact(Matrices matrices, Cut cut, const float4 *x, const u32 *table, const int *ids) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     extern __shared__ __align__(16) u8 shared[];
     u32 *book = (u32 *)shared;
     for (int i = threadIdx.x; i < Weight::TABLE; i += blockDim.x) book[i] = table[i];

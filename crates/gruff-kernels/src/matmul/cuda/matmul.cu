@@ -253,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
     const int *order
 ) {
     extern __shared__ __align__(128) u8 shared[];
-    ptx::wait_for_kernel_before();
+    in_turn();
     Tile tile;
     tile.expert = 0;
     tile.glu = what >= GLU;

@@ -3,7 +3,7 @@
 
 // x [T, cols] with rows `stride` values apart -> `pieces.cuh`; cols is a multiple of 16. A thread a step of a row.
 extern "C" __global__ void to_pieces(const float *x, i64 stride, int rows, int cols, int groups, u8 *out) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     const int i = blockIdx.y * blockDim.x + threadIdx.x;
     const int row = blockIdx.x * 8 + i % 8, step = i / 8;
     if (row >= rows || step >= groups * 16) return;
@@ -33,7 +33,7 @@ extern "C" __global__ void to_pieces(const float *x, i64 stride, int rows, int c
 
 // x [T, cols] in pieces of four floats, 64 a group, 32 groups side by side, completed with zeros.
 extern "C" __global__ void turn(const float *x, i64 stride, int cols, int groups, float4 *out) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     x += blockIdx.x * stride, out += (i64)blockIdx.x * ((groups + 31) / 32 * 32) * 64;
     for (int i = threadIdx.x; i < groups * 64; i += blockDim.x) {
         const int group = i / 64, piece = i % 64, at = i * 4;

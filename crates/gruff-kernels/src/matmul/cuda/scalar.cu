@@ -75,6 +75,7 @@ __device__ __forceinline__ void load_values(const float *row, int k, int cols, b
 
 extern "C" __global__ void __launch_bounds__(256)
 scalar(Matrices matrices, int count, int what, Input x, const int *ids) {
+    in_turn();
     const int lane = threadIdx.x & 31;
     int pair = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, index = 0;
     const bool glu = what >= GLU;

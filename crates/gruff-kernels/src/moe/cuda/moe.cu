@@ -5,6 +5,7 @@
 // (expert, start in the order, count, 0). Batches left over have count 0; so have rows whose id is no expert, which
 // are in none. One block of threads. Which row of a batch is where depends on timing; what is computed for it does not.
 extern "C" __global__ void gather(const int *ids, i64 id_stride, int used, int slots, int experts, int columns, int *order, int4 *batches, int most) {
+    in_turn();
     extern __shared__ int counts[];
     int *starts = counts + experts, *firsts = starts + experts;
     for (int e = threadIdx.x; e < experts; e += blockDim.x) counts[e] = 0;
@@ -40,6 +41,7 @@ extern "C" __global__ void combine(
     const float *products, const float *weights, i64 weight_stride, const int *ids, i64 id_stride, int used, int experts, int width, float *out,
     i64 out_stride
 ) {
+    in_turn();
     const int token = blockIdx.y;
     weights += token * weight_stride, ids += token * id_stride;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) {

@@ -42,7 +42,7 @@ static __device__ __forceinline__ void store_norm(
 extern "C" __global__ void rms_norm(
     const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, i64 rows, int width, float eps
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -56,7 +56,7 @@ extern "C" __global__ void add_rms_norm(
     float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
     Rows out_rows, i64 rows, int width, float eps
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -74,7 +74,7 @@ extern "C" __global__ void add_rms_norm(
 extern "C" __global__ void rms_norm_pieces(
     const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     const int row = blockIdx.x, lane = threadIdx.x;
     x += row_offset(x_rows, row);
     out += row_offset(out_rows, row);
@@ -87,7 +87,7 @@ extern "C" __global__ void add_rms_norm_pieces(
     float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
     Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     const int row = blockIdx.x, lane = threadIdx.x;
     residual += row_offset(residual_rows, row);
     delta += row_offset(delta_rows, row);
@@ -105,7 +105,7 @@ extern "C" __global__ void gated_rms_norm(
     const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, Rows out_rows,
     i64 rows, int width, float eps
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
@@ -123,7 +123,7 @@ extern "C" __global__ void gated_rms_norm_pieces(
     const float *x, Rows x_rows, const float *weight, const float *gate, Rows gate_rows, float *out, i64 out_token, int heads,
     int width, float eps, int groups, u8 *pieces
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     const int token = blockIdx.x, lane = threadIdx.x % 32;
     out += token * out_token;
     for (int head = threadIdx.x / 32; head < heads; head += blockDim.x / 32) {
@@ -148,7 +148,7 @@ extern "C" __global__ void gated_rms_norm_pieces(
 extern "C" __global__ void l2_norm(
     const float *x, Rows x_rows, float *out, Rows out_rows, i64 rows, int width, float eps, float scale
 ) {
-    ptx::wait_for_kernel_before();
+    in_turn();
     int lane = threadIdx.x % THREADS;
     i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / THREADS;
     if (row >= rows) return;
