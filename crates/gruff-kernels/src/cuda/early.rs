@@ -6,6 +6,8 @@
 //!
 //! - what it does before it waits touches nothing that a kernel writes or has written (`tools/emulator` finds what does):
 //!   it computes indices, and reads weights;
+//! - nor does it read, behind the wait, as if nothing changed while it is there (`__ldg`, `__restrict__`): such loads may be
+//!   moved before the wait, and answered from what was there before;
 //! - since all threads of all such kernels wait, the end of one means the end of all before it;
 //! - others are launched behind the end of the kernel before, and copies and fills are, too.
 
@@ -121,6 +123,16 @@ mod tests {
             assert!(!kernels.is_empty());
             for (name, _) in kernels {
                 assert!(waits(source.code, name), "{name} in {} begins with in_turn();", source.name);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_as_if_it_never_changed() {
+        let codes = SOURCES.iter().map(|source| (source.name, source.code));
+        for (name, code) in codes.chain(crate::cuda::sources::HEADERS.iter().copied()) {
+            for word in ["__ldg", "__restrict__", ".nc."] {
+                assert!(!code.contains(word), "{name} has {word}");
             }
         }
     }

@@ -144,7 +144,7 @@ multiply_group(const u8 *from, const u32 *book, int count, const float4 *x, int 
             const u32 word = blocks::signed_codes<Weight::OFFSET>(codes[i]);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
-                const float4 four = __ldg(x + c * x_row + (8 * J + i) * 32);
+                const float4 four = x[c * x_row + (8 * J + i) * 32];
                 const float values[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {

@@ -109,7 +109,7 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
                     float group[TILES][4] = {};
                     multiply_group(group, g, book, tables, [&](int i, int step, u32(&b)[2]) {
                         const u32 *words = (const u32 *)(at[i] + step * pieces::STEP);
-                        b[0] = __ldg(words), b[1] = __ldg(words + pieces::HALF / 4);
+                        b[0] = words[0], b[1] = words[pieces::HALF / 4];
                     });
                     float *mine = sums + (2 * share + which) * group_sums + own * tile_sums;
 #pragma unroll
