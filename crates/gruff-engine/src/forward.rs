@@ -92,17 +92,24 @@ impl Engine {
         if let Some(known) = self.late.as_ref().filter(|_| !late.is_empty()) {
             step = step.with_late_ids(known.ids(), late)?;
         }
+        let (model, rows) = (&self.model, specs.len());
+        let chosen = any_fused.then(|| model.device().scratch(DType::I32, &[rows])).transpose()?;
+        // Drawn with the step where the model does that.
+        let behind = match &chosen {
+            Some(ids) if model.draws() => {
+                step = step.with_draw(specs, ids)?;
+                None
+            }
+            chosen => chosen.as_ref().map(|ids| (ids, specs)),
+        };
         let options = self.forward_options(shares);
         let output = self.model.forward_with(&step, &mut self.caches, &options)?;
         if let Some(states) = StepStates::of(&output, step.len())? {
             self.collect(shares, &states)?;
         }
         let logits = output.logits;
-        let mut chosen = None;
-        if any_fused {
-            let ids = logits.device().scratch(DType::I32, &[specs.len()])?;
-            sampling::sample(&logits, &specs, &ids)?;
-            chosen = Some(ids);
+        if let Some((ids, specs)) = behind {
+            sampling::sample(&logits, &specs, ids)?;
         }
         Ok(Rows { logits, ranges, prompts, chosen, ids: None })
     }

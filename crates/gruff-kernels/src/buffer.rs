@@ -32,7 +32,7 @@ pub(crate) enum Reuse {
     Owned,
     /// It is kept for later intermediate results.
     Scratch,
-    /// It is kept for recordings ([`crate::Recordings`]).
+    /// It lies in memory that recordings use in turn ([`crate::Recordings`]).
     Recorded,
     /// As before; it was the result of one, and others may run now.
     Leased,

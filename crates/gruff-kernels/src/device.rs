@@ -109,6 +109,12 @@ pub(crate) trait Backend:
         self.allocate(bytes)
     }
 
+    /// So many bytes at an address within the memory of recordings; anywhere for a recording of which only the size is to be
+    /// known, and which never runs.
+    fn part(&self, _address: u64, _bytes: usize) -> Option<Memory> {
+        None
+    }
+
     /// Gives back memory of its own that operations took beside tensors and nobody holds.
     fn forget_temporaries(&self) {}
 
@@ -175,11 +181,16 @@ struct Inner {
     peak: AtomicUsize,
 }
 
-/// Memory that only recordings use, one of them at a time. Their kernels know its addresses: it is given back only
+/// Memory that only recordings use, one of them at a time, so that it is as large as the largest of them needs: each lays
+/// its intermediate results out from the beginning. Their kernels know its addresses: it is given back, or made larger, only
 /// together with all of them.
 #[derive(Default)]
 struct Recorded {
-    free: HashMap<usize, Vec<Memory>>,
+    whole: Option<Memory>,
+    bytes: usize,
+    /// Of the recording that is being made: how far it reaches, and what is free again below that, by size.
+    end: usize,
+    free: HashMap<usize, Vec<usize>>,
     /// Pieces that are in use.
     in_use: usize,
     leased: bool,
@@ -187,16 +198,37 @@ struct Recorded {
     generation: u64,
 }
 
+impl Recorded {
+    /// Where its memory begins; where nothing ever is, as long as there is none.
+    fn base(&self) -> u64 {
+        const NOWHERE: u64 = 1 << 20;
+        self.whole.as_ref().and_then(Memory::address).unwrap_or(NOWHERE)
+    }
+
+    /// Where a piece lies in the recording that is being made.
+    fn lay_out(&mut self, bytes: usize) -> usize {
+        self.in_use += 1;
+        self.free.get_mut(&bytes).and_then(Vec::pop).unwrap_or_else(|| {
+            let offset = self.end;
+            self.end += bytes.next_multiple_of(BORDER);
+            offset
+        })
+    }
+}
+
 /// The right to record or replay. Handed on to the result, it ends when that is dropped.
 pub(crate) struct Lease<'a>(&'a Device);
 
 impl Lease<'_> {
-    /// The piece of memory with this address, if nobody uses it.
+    /// The piece of memory with this address.
     pub(crate) fn take(self, bytes: usize, address: u64) -> Option<Buffer> {
         let mut recorded = lock(&self.0.inner.recorded);
-        let free = recorded.free.get_mut(&bytes)?;
-        let at = free.iter().position(|memory| memory.address() == Some(address))?;
-        let memory = free.swap_remove(at);
+        let begin = recorded.whole.as_ref()?.address()?;
+        let offset = usize::try_from(address.checked_sub(begin)?).ok()?;
+        if offset.checked_add(bytes)? > recorded.bytes {
+            return None;
+        }
+        let memory = self.0.inner.backend.part(address, bytes)?;
         recorded.in_use += 1;
         drop(recorded);
         let buffer = Buffer::new(self.0, memory, bytes, Reuse::Leased);
@@ -424,8 +456,13 @@ impl Device {
             Reuse::Rehearsed => None,
             Reuse::Recorded => {
                 let mut recorded = lock(&self.inner.recorded);
-                recorded.in_use += 1;
-                recorded.free.get_mut(&bytes).and_then(Vec::pop)
+                let offset = recorded.lay_out(bytes);
+                let part = self.inner.backend.part(recorded.base() + offset as u64, bytes);
+                let memory = part.ok_or_else(|| {
+                    recorded.in_use -= 1;
+                    self.out_of_memory(bytes)
+                })?;
+                return Ok(Buffer::new(self, memory, bytes, reuse));
             }
             _ => lock(&self.inner.free).get_mut(&bytes).and_then(Vec::pop),
         };
@@ -450,9 +487,10 @@ impl Device {
             Reuse::Recorded | Reuse::Leased => {
                 let mut recorded = lock(&self.inner.recorded);
                 recorded.in_use -= 1;
-                recorded.free.entry(bytes).or_default().push(memory);
                 if reuse == Reuse::Leased {
                     recorded.leased = false;
+                } else if let Some(offset) = memory.address().and_then(|at| at.checked_sub(recorded.base())) {
+                    recorded.free.entry(bytes).or_default().push(offset as usize);
                 }
             }
             Reuse::Rehearsed => {}
@@ -482,6 +520,36 @@ impl Device {
     /// Which recordings are good, as long as a lease lasts: those that were made in this generation.
     pub(crate) fn recordings_generation(&self) -> u64 {
         lock(&self.inner.recorded).generation
+    }
+
+    /// Begins to lay a recording out; for whoever has the lease.
+    pub(crate) fn begin_recording(&self) {
+        let mut recorded = lock(&self.inner.recorded);
+        recorded.end = 0;
+        recorded.free.clear();
+    }
+
+    /// Whether there was room for the recording that was just laid out; else there is now, and what was recorded before is
+    /// void.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn had_room(&self) -> Result<bool> {
+        let mut recorded = lock(&self.inner.recorded);
+        if recorded.end <= recorded.bytes {
+            return Ok(true);
+        }
+        let bytes = recorded.end;
+        self.drop_recordings(&mut recorded);
+        let take = || self.inner.backend.allocate_undefined(bytes);
+        let whole = take().or_else(|| {
+            self.forget_scratch();
+            take()
+        });
+        recorded.whole = Some(whole.ok_or_else(|| self.out_of_memory(bytes))?);
+        recorded.bytes = bytes;
+        self.count(bytes);
+        Ok(false)
     }
 
     /// Pieces of recordings' memory that are in use.
@@ -584,10 +652,7 @@ impl Device {
     }
 
     fn take(&self, bytes: usize, reuse: Reuse) -> Result<Buffer> {
-        let take = || match reuse {
-            Reuse::Recorded => self.inner.backend.allocate_undefined(bytes),
-            _ => self.inner.backend.allocate(bytes),
-        };
+        let take = || self.inner.backend.allocate(bytes);
         // While a recording is made nothing can be given back: it may be part of it.
         let memory = take().or_else(|| match self.inner.backend.scratch_reuse() {
             Reuse::Recorded => None,
@@ -597,12 +662,7 @@ impl Device {
                 take().or_else(|| self.forget_recordings().then(take)?)
             }
         });
-        let Some(memory) = memory else {
-            if reuse == Reuse::Recorded {
-                lock(&self.inner.recorded).in_use -= 1;
-            }
-            return Err(self.out_of_memory(bytes));
-        };
+        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
         if reuse != Reuse::Rehearsed {
             self.count(bytes);
         }
@@ -622,16 +682,19 @@ impl Device {
     /// none, or one of them or its result is in use.
     fn forget_recordings(&self) -> bool {
         let mut recorded = lock(&self.inner.recorded);
-        if recorded.leased || recorded.in_use > 0 || recorded.free.is_empty() {
+        if recorded.leased || recorded.in_use > 0 || recorded.whole.is_none() {
             return false;
         }
-        recorded.generation += 1;
-        for (bytes, memories) in std::mem::take(&mut recorded.free) {
-            self.inner.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
-        }
+        self.drop_recordings(&mut recorded);
         // Under the lock: nobody begins a recording meanwhile.
         self.inner.backend.forget_recordings();
         true
+    }
+
+    fn drop_recordings(&self, recorded: &mut Recorded) {
+        recorded.generation += 1;
+        recorded.whole = None;
+        self.inner.allocated.fetch_sub(std::mem::take(&mut recorded.bytes), Ordering::Relaxed);
     }
 
     fn count(&self, bytes: usize) {

@@ -44,5 +44,5 @@ pub use plain::Without;
 pub use profile::{Family, KernelProfile, OpProfile};
 pub use replay::Recordings;
 pub use state::{CHUNK, StateLayer, StateShape};
-pub use step::{LateIds, Step, StepSequence, StepTokens};
+pub use step::{Draw, LateIds, Step, StepSequence, StepTokens};
 pub use tensor::{DType, MAX_RANK, Tensor};

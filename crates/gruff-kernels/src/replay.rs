@@ -1,20 +1,21 @@
 //! Decode steps that a device records once and then replays: hundreds of launches become one.
 //!
 //! A recording serves all steps of as many sequences with one token each, whatever their lengths: what differs (ids,
-//! positions, pages, slots) is read from tables that are filled before each replay. Its intermediate results lie in
-//! memory that only recordings use, one of them at a time.
+//! positions, pages, slots, how ids are drawn and where they go) is read from tables that are filled before each replay.
+//! Its intermediate results lie in memory that only recordings use, one of them at a time.
 
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::Lease;
+use crate::step::DrawKind;
 use crate::{DType, Device, Error, Result, Step, StepTokens, Tensor};
 
 /// The most sequences of a step that is recorded: with more, launches take little of its time.
 const MOST_SEQUENCES: usize = 256;
 
-/// Recordings that are kept, one for each number of sequences.
+/// Recordings that are kept, one for each number of sequences and way of drawing from their logits.
 const MOST_RECORDINGS: usize = 64;
 
 /// Steps that are launched before another attempt to record or replay them: what failed may have been short of memory.
@@ -35,6 +36,7 @@ pub struct Recordings {
 struct Kept {
     owner: u64,
     sequences: usize,
+    draw: DrawKind,
     state: State,
 }
 
@@ -67,8 +69,8 @@ fn is_decode(step: &Step) -> bool {
 
 impl Recordings {
     /// What `pass` makes of the step: by calling it, or by replaying what it launched for an earlier step of as many
-    /// sequences. `owner` tells apart what else a pass depends on; `pass` must launch the same for all steps of one
-    /// number of sequences, and the caller has checked what operations would have checked.
+    /// sequences from whose logits ids are drawn in the same way. `owner` tells apart what else a pass depends on; `pass`
+    /// must launch the same for all such steps, and the caller has checked what operations would have checked.
     ///
     /// The result is an ordinary tensor: as long as somebody holds it, no recording writes to it.
     ///
@@ -85,15 +87,15 @@ impl Recordings {
             return pass();
         }
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let sequences = step.len();
-        let own = |kept: &Kept| kept.owner == owner && kept.sequences == sequences;
+        let (sequences, draw) = (step.len(), step.draw_kind());
+        let own = |kept: &Kept| (kept.owner, kept.sequences, kept.draw) == (owner, sequences, draw);
         let Some(at) = kept.iter().position(own) else {
             // Only what ran has all that a recording finds there: kernels, tables of constants.
             let result = pass()?;
             if kept.len() == MOST_RECORDINGS {
                 kept.remove(0);
             }
-            kept.push(Kept { owner, sequences, state: State::Seen });
+            kept.push(Kept { owner, sequences, draw, state: State::Seen });
             return Ok(result);
         };
         // Those that were used last stand last.
@@ -154,22 +156,28 @@ impl Kept {
     }
 }
 
-/// Records a pass, which gives no values yet.
+/// Records a pass, which gives no values yet; twice, where its intermediate results have no room until it is known how much
+/// they need.
 fn record<E: fmt::Display>(
     device: &Device,
     step: &Step,
     pass: &dyn Fn() -> Result<Tensor, E>,
 ) -> Result<(Box<dyn Recording>, Place), String> {
-    let mut place = Err("it did not run".to_owned());
-    let recording = device.record(step, &mut || {
-        place = pass().map_err(|error| error.to_string()).and_then(|result| Place::of(&result));
-    });
-    let (mut place, recording) = (place?, recording.map_err(|error| error.to_string())?);
-    place.generation = device.recordings_generation();
-    if device.recorded_in_use() > 0 {
-        return Err("the pass keeps intermediate results".to_owned());
+    loop {
+        device.begin_recording();
+        let mut place = Err("it did not run".to_owned());
+        let recording = device.record(step, &mut || {
+            place = pass().map_err(|error| error.to_string()).and_then(|result| Place::of(&result));
+        });
+        let (mut place, recording) = (place?, recording.map_err(|error| error.to_string())?);
+        if device.recorded_in_use() > 0 {
+            return Err("the pass keeps intermediate results".to_owned());
+        }
+        if device.had_room().map_err(|error| error.to_string())? {
+            place.generation = device.recordings_generation();
+            return Ok((recording, place));
+        }
     }
-    Ok((recording, place))
 }
 
 impl Place {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sampling::SampleSpec;
 use crate::{DType, Error, Result, Tensor};
 
 /// What enters the model for each token of a step.
@@ -45,6 +46,37 @@ impl LateIds {
     }
 }
 
+/// What is drawn from a step's logits, and where the ids go.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    specs: Vec<SampleSpec>,
+    ids: Tensor,
+    kind: DrawKind,
+}
+
+/// Which operations draw: what recordings of steps differ in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DrawKind {
+    /// Whether there is anything to draw.
+    pub(crate) any: bool,
+    /// Whether a row takes another id than its largest logit's.
+    pub(crate) random: bool,
+    /// Whether a row has penalties.
+    pub(crate) penalized: bool,
+}
+
+impl Draw {
+    /// How each row is sampled.
+    pub fn specs(&self) -> &[SampleSpec] {
+        &self.specs
+    }
+
+    /// `[R]` i32 on the model's device: where the ids go.
+    pub fn ids(&self) -> &Tensor {
+        &self.ids
+    }
+}
+
 /// A ragged batch: tokens of several sequences, one after the other, without padding.
 ///
 /// One conversation, a padded batch, one long prefill among thirty decodes: all are the same shape of step.
@@ -56,6 +88,7 @@ pub struct Step {
     sequences: Vec<StepSequence>,
     output_rows: Vec<u32>,
     late: Option<LateIds>,
+    draw: Option<Draw>,
     id: u64,
 }
 
@@ -85,13 +118,17 @@ impl Step {
         Self::new(StepTokens::Ids(tokens), [line.clone(), line.clone(), line], sequences, output_rows)
     }
 
-    /// The same step with other output rows.
+    /// The same step with other output rows, from which nothing is drawn.
     ///
     /// # Errors
     /// [`Error::Shape`] when a row does not exist.
     pub fn with_output_rows(self, output_rows: Vec<u32>) -> Result<Self> {
-        let step = Self::new(self.tokens, self.positions, self.sequences, output_rows)?;
-        Ok(Self { late: self.late, ..step })
+        let total = self.len();
+        if let Some(row) = output_rows.iter().find(|row| **row as usize >= total) {
+            let what = format!("output row {row} of {total} tokens");
+            return Err(Error::Shape { op: "step", what });
+        }
+        Ok(Self { output_rows, draw: None, id: next_id(), ..self })
     }
 
     /// The same step with some ids taken from what [`crate::sampling::sample`] has left on the device: `rows` are tokens
@@ -118,6 +155,30 @@ impl Step {
         Ok(Self { late: Some(LateIds { ids: ids.clone(), rows }), id: next_id(), ..self })
     }
 
+    /// The same step with ids drawn from its logits, one an output row: into `ids` `[R]` i32, behind the step
+    /// ([`crate::sampling::draw`]). A device that records steps draws within the recording; `specs` may be others each time.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there are not as many specs or ids as output rows, [`Error::DType`].
+    pub fn with_draw(self, specs: Vec<SampleSpec>, ids: &Tensor) -> Result<Self> {
+        let rows = self.output_rows.len();
+        if ids.dtype() != DType::I32 {
+            let (found, expected) = (ids.dtype(), DType::I32);
+            return Err(Error::DType { op: "step", operand: "the ids", found, expected });
+        }
+        if ids.shape() != [rows] || specs.len() != rows {
+            let what = format!("{} specs and ids {:?} for {rows} rows of logits", specs.len(), ids.shape());
+            return Err(Error::Shape { op: "step", what });
+        }
+        let kind = DrawKind {
+            any: true,
+            random: specs.iter().any(|spec| spec.temperature != 0.0),
+            penalized: specs.iter().any(|spec| spec.repetition_penalty != 1.0 && !spec.penalized.is_empty()),
+        };
+        // Clones of it without are other steps.
+        Ok(Self { draw: Some(Draw { specs, ids: ids.clone(), kind }), id: next_id(), ..self })
+    }
+
     /// A step with explicit positions (`[3][T]`: time, height, width; equal for text) and output rows
     /// (indices into the step's tokens; only these get logits).
     ///
@@ -137,10 +198,12 @@ impl Step {
             if sequence.len == 0 {
                 return fail(format!("sequence {index} has no token in it"));
             }
-            if sequences[..index].iter().any(|other| other.slot == sequence.slot) {
-                return fail(format!("two sequences share state slot {}", sequence.slot));
-            }
             starts.push(starts[index] + sequence.len);
+        }
+        let mut slots: Vec<usize> = sequences.iter().map(|sequence| sequence.slot).collect();
+        slots.sort_unstable();
+        if let Some(twice) = slots.windows(2).find(|pair| pair[0] == pair[1]) {
+            return fail(format!("two sequences share state slot {}", twice[0]));
         }
         let total = starts[sequences.len()];
         let given = match &tokens {
@@ -153,7 +216,7 @@ impl Step {
         if let Some(row) = output_rows.iter().find(|row| **row as usize >= total) {
             return fail(format!("output row {row} of {total} tokens"));
         }
-        Ok(Self { tokens, positions, starts, sequences, output_rows, late: None, id: next_id() })
+        Ok(Self { tokens, positions, starts, sequences, output_rows, late: None, draw: None, id: next_id() })
     }
 
     /// Tokens in the step.
@@ -179,6 +242,15 @@ impl Step {
     /// Ids that are still on the device.
     pub fn late(&self) -> Option<&LateIds> {
         self.late.as_ref()
+    }
+
+    /// What is drawn from its logits.
+    pub fn draw(&self) -> Option<&Draw> {
+        self.draw.as_ref()
+    }
+
+    pub(crate) fn draw_kind(&self) -> DrawKind {
+        self.draw.as_ref().map(|draw| draw.kind).unwrap_or_default()
     }
 
     /// Positions for rotary embeddings: time, height and width, equal for text.
@@ -215,5 +287,49 @@ mod tests {
         let ids = Device::reference(Activations::F32).tensor_i32(&[5, 6], &[2]).unwrap();
         let late = [0, 1].map(|row| step.clone().with_late_ids(&ids, vec![(0, row)]).unwrap());
         assert!(late[0].id() != step.id() && late[1].id() != step.id() && late[0].id() != late[1].id());
+    }
+
+    #[test]
+    fn sequences_have_slots_of_their_own() {
+        let step = |slots: &[usize]| {
+            let sequence = |slot: &usize| StepSequence { len: 1, past: 0, slot: *slot, pages: vec![0] };
+            Step::text(vec![1; slots.len()], slots.iter().map(sequence).collect())
+        };
+        assert!(step(&[3, 0, 2]).is_ok());
+        let error = step(&[3, 0, 2, 0]).unwrap_err().to_string();
+        assert!(error.contains("slot 0"), "{error}");
+    }
+
+    #[test]
+    fn there_is_a_row_for_each_that_is_drawn() {
+        let device = Device::reference(Activations::F32);
+        let sequence = |slot, len| StepSequence { len, past: 0, slot, pages: vec![0] };
+        let step = Step::text(vec![1; 3], vec![sequence(0, 2), sequence(1, 1)]).unwrap();
+        let spec = SampleSpec {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            penalized: vec![4],
+            seed: 0,
+            position: 0,
+        };
+        let ids = |len: usize| device.zeros(DType::I32, &[len]).unwrap();
+        assert!(step.clone().with_draw(vec![spec.clone(); 3], &ids(3)).is_err());
+        assert!(step.clone().with_draw(vec![spec.clone(); 2], &ids(3)).is_err());
+        assert!(
+            step.clone().with_draw(vec![spec.clone(); 2], &device.zeros(DType::F32, &[2]).unwrap()).is_err()
+        );
+        let greedy = step.clone().with_draw(vec![spec.clone(); 2], &ids(2)).unwrap();
+        assert_ne!(greedy.id(), step.id());
+        assert_eq!(greedy.draw_kind(), DrawKind { any: true, random: false, penalized: false });
+        let other = SampleSpec { temperature: 0.5, repetition_penalty: 1.5, ..spec.clone() };
+        let drawn = step.clone().with_draw(vec![spec, other], &ids(2)).unwrap();
+        assert_eq!(drawn.draw_kind(), DrawKind { any: true, random: true, penalized: true });
+        assert_eq!(step.draw_kind(), DrawKind::default());
+        let all = drawn.with_output_rows(vec![0, 1, 2]).unwrap();
+        assert!(all.draw().is_none() && all.output_rows().len() == 3);
+        assert!(all.with_output_rows(vec![3]).is_err());
     }
 }

@@ -144,7 +144,7 @@ impl Caches {
         &self.recordings
     }
 
-    /// Whether a step's ids, pages and slots are all there, on this device: what operations check when they are called.
+    /// Whether a step's ids, pages and slots, and what is drawn from its logits, are all there, on this device: what operations check when they are called.
     pub(crate) fn admit(&self, step: &Step, vocab_size: usize, device: &Device) -> bool {
         let CacheOptions { pages, slots, .. } = self.options;
         let known = match step.tokens() {
@@ -152,7 +152,12 @@ impl Caches {
             StepTokens::Embeddings(_) => false,
         };
         let here = step.late().is_none_or(|late| late.ids().device().same(device));
+        let drawn = step.draw().is_none_or(|draw| {
+            let mut penalized = draw.specs().iter().flat_map(|spec| &spec.penalized);
+            draw.ids().device().same(device) && penalized.all(|id| (*id as usize) < vocab_size)
+        });
         known
+            && drawn
             && here
             && step.sequences().iter().all(|sequence| {
                 let needed = (sequence.past + sequence.len).div_ceil(PAGE_LEN);

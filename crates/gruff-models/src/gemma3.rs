@@ -176,6 +176,10 @@ impl Model for Gemma3 {
         &self.base
     }
 
+    fn draws(&self) -> bool {
+        true
+    }
+
     fn takes_late_ids(&self) -> bool {
         self.is_as_loaded()
     }

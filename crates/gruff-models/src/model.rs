@@ -201,6 +201,11 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether its passes draw what a step asks for ([`Step::with_draw`]); else whoever asks draws behind them.
+    fn draws(&self) -> bool {
+        false
+    }
+
     /// Its sizes.
     fn config(&self) -> &ModelConfig {
         &self.base().config

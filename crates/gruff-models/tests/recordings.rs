@@ -43,6 +43,12 @@ impl Run {
 
     /// Puts so many tokens of each sequence through, those of the first one late where ids are given: logits.
     fn step(&mut self, lens: [usize; SEQUENCES], late: Option<&Tensor>) -> Tensor {
+        let step = self.next(lens, late);
+        self.model.forward(&step, &mut self.caches).expect("it runs")
+    }
+
+    /// The step that comes next.
+    fn next(&mut self, lens: [usize; SEQUENCES], late: Option<&Tensor>) -> Step {
         let mut tokens = Vec::new();
         let mut sequences = Vec::new();
         for (index, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
@@ -57,6 +63,12 @@ impl Run {
         if let Some(ids) = late {
             step = step.with_late_ids(ids, vec![(0, 1)]).expect("a row");
         }
+        step
+    }
+
+    /// Puts a token of each sequence through and draws the next ones: logits and ids.
+    fn draw(&mut self, specs: &[SampleSpec; SEQUENCES], ids: &Tensor) -> Tensor {
+        let step = self.next([1; SEQUENCES], None).with_draw(specs.to_vec(), ids).expect("a draw");
         self.model.forward(&step, &mut self.caches).expect("it runs")
     }
 }
@@ -115,6 +127,29 @@ fn recordings_give_way_to_what_needs_memory_and_are_made_anew() {
         runs.iter_mut().for_each(|run| drop(run.step([1, 1, 1], None)));
         assert!(others.iter().all(|other| bits(other).iter().all(|bits| *bits == 0)));
     }
+}
+
+#[test]
+fn recordings_share_the_memory_of_the_largest() {
+    let Some(device) = card(true) else { return };
+    let mut run = Run::new(&File::new("qwen35", BlockType::Q4_0), &device, KvDtype::F16);
+    let taken = [[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]].map(|lens| {
+        run.step(lens, None);
+        let launched = device.allocated_bytes();
+        run.step(lens, None);
+        run.step(lens, None);
+        device.allocated_bytes() - launched
+    });
+    assert!(format!("{:?}", run.caches).contains("3 recordings"));
+    assert_eq!(taken[3..], [0, 0], "what is smaller has room");
+    // Each larger one takes the place of the one before.
+    assert!(taken[..3].iter().all(|bytes| *bytes > 0), "{taken:?}");
+    let all = device.allocated_bytes();
+    assert!(device.zeros(DType::F32, &[1 << 50]).is_err(), "no card has so much");
+    assert!(
+        all - device.allocated_bytes() > taken.iter().sum::<usize>(),
+        "scratch memory is given back, too"
+    );
 }
 
 #[test]
@@ -186,6 +221,71 @@ fn ids_that_stay_on_the_card_are_those_it_chose() {
             assert!(at_once.iter().all(|id| (0..VOCAB as i32).contains(id)));
         }
     }
+}
+
+#[test]
+fn what_is_drawn_within_a_recording_is_what_is_drawn_behind_it() {
+    let (Some(graphs), Some(launches)) = (card(true), card(false)) else { return };
+    let file = File::new("qwen35", BlockType::Q4_0);
+    let mut runs = [&graphs, &launches].map(|device| Run::new(&file, device, KvDtype::F16));
+    let greedy = SampleSpec {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        penalized: Vec::new(),
+        seed: 3,
+        position: 0,
+    };
+    // Parameters are others each time, and the place of the ids is; kinds of drawing take turns.
+    let mut different = Vec::new();
+    for turn in 0..24_u64 {
+        let random = SampleSpec {
+            temperature: 0.5 + turn as f32 / 8.0,
+            top_k: [0, 5, 20][turn as usize % 3],
+            top_p: [1.0, 0.9][turn as usize % 2],
+            min_p: [0.0, 0.05][turn as usize / 2 % 2],
+            seed: turn * 77,
+            position: turn,
+            ..greedy.clone()
+        };
+        let penalized = SampleSpec {
+            repetition_penalty: 1.0 + turn as f32 / 20.0,
+            penalized: (0..VOCAB as u32).filter(|id| id % (turn as u32 + 2) == 1).chain([1, 1]).collect(),
+            ..if turn % 2 == 0 { random.clone() } else { greedy.clone() }
+        };
+        let specs = match turn / 3 % 4 {
+            0 => [greedy.clone(), greedy.clone(), greedy.clone()],
+            1 => [random.clone(), greedy.clone(), random],
+            2 => [penalized.clone(), greedy.clone(), random],
+            _ => [greedy.clone(), penalized, greedy.clone()],
+        };
+        let mut ids = Vec::new();
+        for run in &mut runs {
+            let device = run.model.device().clone();
+            let inside = device.tensor_i32(&[-7; SEQUENCES], &[SEQUENCES]).expect("ids");
+            let logits = run.draw(&specs, &inside);
+            let behind = device.scratch(DType::I32, &[SEQUENCES]).expect("ids");
+            sample(&logits, &specs, &behind).expect("it draws");
+            let (inside, behind) = (inside.to_vec_i32().expect("ids"), behind.to_vec_i32().expect("ids"));
+            assert_eq!(inside, behind, "turn {turn}");
+            ids.push((inside, bits(&logits)));
+        }
+        assert!(ids[0] == ids[1], "turn {turn}");
+        different.push(ids.swap_remove(0).0);
+    }
+    different.sort();
+    different.dedup();
+    assert!(different.len() > 8, "{different:?}");
+    let recorded = format!("{:?}", runs[0].caches);
+    assert!(recorded.contains("4 recordings"), "one for each kind: {recorded}");
+    // What operations would refuse is refused.
+    let ids = graphs.scratch(DType::I32, &[SEQUENCES]).expect("ids");
+    let wild = SampleSpec { repetition_penalty: 2.0, penalized: vec![VOCAB as u32], ..greedy };
+    let step = runs[0].next([1; SEQUENCES], None).with_draw(vec![wild; SEQUENCES], &ids).expect("a draw");
+    let [run, _] = &mut runs;
+    assert!(run.model.forward(&step, &mut run.caches).is_err());
 }
 
 #[test]

@@ -34,6 +34,7 @@ static Settings read() {
     }
     all.late = number("CUDA_EMULATOR_LATE", 0) != 0;
     all.trace = number("CUDA_EMULATOR_TRACE", 0) != 0;
+    all.idle = number("CUDA_EMULATOR_IDLE", 0) != 0;
     return all;
 }
 

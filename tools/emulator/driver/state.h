@@ -26,6 +26,8 @@ struct Settings {
     // Work waits until something asks for its results.
     bool late;
     bool trace;
+    // Kernels do nothing: what is left is what the program does.
+    bool idle;
 };
 const Settings &settings();
 

@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use super::clock;
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
 use super::phase::Phase;
+use super::staging::Staging;
 use crate::{Error, Result};
 
 /// A card with its context and the stream that everything runs on, in order.
@@ -17,6 +18,8 @@ pub(crate) struct Context {
     stream: sys::CUstream,
     /// Where operations are put to be recorded; nothing runs on it.
     recorder: sys::CUstream,
+    /// Copies to the card that are under way.
+    pub(super) staging: Staging,
     pub(crate) card: Card,
     /// The first fault that every later call meets again.
     lost: OnceLock<String>,
@@ -140,6 +143,7 @@ impl Context {
             context,
             stream: none,
             recorder: none,
+            staging: Staging::default(),
             card,
             lost: OnceLock::new(),
             clock: clock::State::default(),
@@ -224,6 +228,7 @@ impl Drop for Context {
                 let _ = unsafe { result::stream::destroy(stream) };
             }
         }
+        self.drop_staging();
         self.clock.end();
         // SAFETY: retained in `open`.
         let _ = unsafe { result::primary_ctx::release(self.device) };

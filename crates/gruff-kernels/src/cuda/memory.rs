@@ -16,15 +16,24 @@ use crate::{Error, Result};
 const READ_BEHIND: usize = 512;
 
 /// Bytes of pageable memory up to which a driver takes a copy over without waiting for the stream.
-const TAKEN_AT_ONCE: usize = 32 << 10;
+pub(super) const TAKEN_AT_ONCE: usize = 32 << 10;
 
 /// A piece of a card's memory; given back when dropped.
 pub(crate) struct CudaMemory {
     context: Arc<Context>,
     pointer: CUdeviceptr,
     bytes: usize,
-    /// Not so in a rehearsal, which takes none.
-    real: bool,
+    kind: Kind,
+}
+
+/// Whose the memory is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Own,
+    /// Another's, which outlives it.
+    Part,
+    /// Nobody's: a rehearsal takes none.
+    Nowhere,
 }
 
 /// What memory of a rehearsal has as its address: nothing is ever there, and it is aligned.
@@ -36,12 +45,17 @@ impl CudaMemory {
         // Kernels read whole words and groups, which may end behind the last value; the driver refuses allocations of nothing.
         let size = bytes.checked_add(READ_BEHIND)?;
         if context.phase() == Phase::Rehearsing {
-            return Some(Self { context: context.clone(), pointer: NOWHERE, bytes, real: false });
+            return Some(Self { context: context.clone(), pointer: NOWHERE, bytes, kind: Kind::Nowhere });
         }
         // SAFETY: the pointer is given back on drop and used within its bytes.
         let pointer =
             context.call(|| format!("taking {bytes} bytes"), || unsafe { result::malloc_sync(size) }).ok()?;
-        Some(Self { context: context.clone(), pointer, bytes, real: true })
+        Some(Self { context: context.clone(), pointer, bytes, kind: Kind::Own })
+    }
+
+    /// A part of memory that lives as long as it does or, where nothing ever touches the part, need not be there.
+    pub(crate) fn part(context: &Arc<Context>, pointer: CUdeviceptr, bytes: usize) -> Self {
+        Self { context: context.clone(), pointer, bytes, kind: Kind::Part }
     }
 
     /// Takes zeroed memory.
@@ -75,7 +89,7 @@ impl CudaMemory {
 
     /// Whether operations of this thread touch the memory: none does in a rehearsal.
     fn is_touched(&self) -> bool {
-        self.real && self.context.phase() != Phase::Rehearsing
+        self.kind != Kind::Nowhere && self.context.phase() != Phase::Rehearsing
     }
 
     /// Copies in, in the stream's order; `bytes` may be reused at once. The caller has checked the range.
@@ -98,11 +112,8 @@ impl CudaMemory {
             self.context.clock.release();
         }
         let target = self.pointer + offset as CUdeviceptr;
-        // SAFETY: in range (asserted). Host memory is pageable, so the driver has taken it over when the call returns.
-        self.context.call(
-            || format!("copying {} bytes in", bytes.len()),
-            || unsafe { result::memcpy_htod_async(target, bytes, self.context.stream()) },
-        )
+        // SAFETY: in range (asserted).
+        unsafe { self.context.copy_in(target, bytes) }
     }
 
     /// Waits for the stream and copies out. The caller has checked the range.
@@ -135,13 +146,13 @@ fn not_recorded(what: &str) -> Error {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        if !self.real {
+        if self.kind != Kind::Own {
             return;
         }
         if self.context.phase() == Phase::Recording {
             // Replays go on using it.
-            let Self { pointer, bytes, real, .. } = *self;
-            return phase::keep(Self { context: self.context.clone(), pointer, bytes, real });
+            let Self { pointer, bytes, kind, .. } = *self;
+            return phase::keep(Self { context: self.context.clone(), pointer, bytes, kind });
         }
         self.context.clock.release();
         // Waits for kernels that use it. A fault shows in the next operation.
@@ -197,7 +208,7 @@ impl Deref for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take().filter(|memory| memory.real) {
+        if let Some(memory) = self.memory.take().filter(|memory| memory.kind == Kind::Own) {
             lock(&self.pool.free).entry(memory.bytes()).or_default().push(memory);
         }
     }

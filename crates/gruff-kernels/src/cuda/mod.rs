@@ -20,6 +20,7 @@ mod nvrtc;
 pub(crate) mod phase;
 mod record;
 pub(crate) mod sources;
+mod staging;
 pub(crate) mod step;
 
 use std::collections::HashMap;
@@ -257,6 +258,10 @@ impl Backend for CudaDevice {
 
     fn allocate_undefined(&self, bytes: usize) -> Option<Memory> {
         CudaMemory::take(&self.context, bytes).map(Memory::Cuda)
+    }
+
+    fn part(&self, address: u64, bytes: usize) -> Option<Memory> {
+        Some(Memory::Cuda(CudaMemory::part(&self.context, address, bytes)))
     }
 
     fn forget_temporaries(&self) {

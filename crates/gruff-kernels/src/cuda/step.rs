@@ -8,13 +8,15 @@ use super::CudaDevice;
 use super::memory::Pooled;
 use super::phase::{self, Phase};
 use crate::attention::cuda::SPAN;
+use crate::sampling::cuda::{Rows, SPEC_WORDS};
 use crate::{CHUNK, PAGE_LEN, Result, Step, StepTokens};
 
 /// Words (i32) that a sequence takes in the table: start, len, past, slot, first page in the list of pages, first piece in
 /// the list of pieces of chunks, first span in a list of the spans of all sequences; then one for later.
 pub(crate) const SEQUENCE_WORDS: usize = 8;
 
-/// Words in front of the sequences: the address of ids that an earlier step has left on the card, 0 for none.
+/// Words in front of the sequences: the address of ids that an earlier step has left on the card, 0 for none; that of the
+/// ids that this step draws.
 const HEAD_WORDS: usize = 4;
 
 /// In the list of ids: the id stands in the row of the earlier step's ids that the other bits tell.
@@ -42,6 +44,7 @@ pub(super) struct Places {
     owners: usize,
     positions: usize,
     ids: usize,
+    draws: usize,
     pages: usize,
 }
 
@@ -101,6 +104,21 @@ impl CudaStep {
         self.tables
     }
 
+    /// `[R]` rows' parameters of what is drawn ([`crate::sampling::cuda::Spec`]).
+    pub(crate) fn draws(&self) -> CUdeviceptr {
+        self.at(self.places.draws)
+    }
+
+    /// The address of the address of the ids that are drawn.
+    pub(crate) fn drawn(&self) -> CUdeviceptr {
+        self.at(2)
+    }
+
+    /// u32: all of the tables, of which penalized ids are a part.
+    pub(crate) fn words(&self) -> CUdeviceptr {
+        self.tables
+    }
+
     fn at(&self, word: usize) -> CUdeviceptr {
         self.tables + (4 * word) as CUdeviceptr
     }
@@ -147,12 +165,13 @@ impl Tables {
             Vec::with_capacity(HEAD_WORDS + sequences.len() * (SEQUENCE_WORDS + 4) + 5 * tokens);
         let late = step.late();
         // Of ids on another device there is none; the lookup in the embedding table refuses them.
-        let address = late.and_then(|late| {
-            let ids = late.ids();
-            Some(ids.buffer().memory().address()? + ids.offset() as CUdeviceptr)
-        });
-        let address = address.unwrap_or(0);
-        words.extend([address as i32, (address >> 32) as i32, 0, 0]);
+        let draw = step.draw();
+        for ids in [late.map(|late| late.ids()), draw.map(|draw| draw.ids())] {
+            let address =
+                ids.and_then(|ids| Some(ids.buffer().memory().address()? + ids.offset() as CUdeviceptr));
+            let address = address.unwrap_or(0);
+            words.extend([address as i32, (address >> 32) as i32]);
+        }
         let (mut page, mut piece, mut span) = (0, 0, 0);
         let used = |past: usize, len: usize, pages: usize| (past + len).div_ceil(PAGE_LEN).min(pages);
         for (sequence, start) in sequences.iter().zip(step.starts()) {
@@ -178,12 +197,21 @@ impl Tables {
         for (token, row) in late.iter().flat_map(|late| late.rows()) {
             words[ids + token] = (LATE | *row) as i32;
         }
+        // Parameters have values of eight bytes.
+        let draws = words.len().next_multiple_of(2);
+        let rows = draw.map_or(0, |draw| draw.specs().len());
+        words.resize(draws + SPEC_WORDS * rows, 0);
         let pages = words.len();
         for sequence in sequences {
             let pages = &sequence.pages[..used(sequence.past, sequence.len, sequence.pages.len())];
             words.extend(pages.iter().map(|page| *page as i32));
         }
-        Self { words, places: Places { owners, positions, ids, pages }, spans: span }
+        if let Some(draw) = draw {
+            let rows = Rows::of(draw.specs(), words.len());
+            words[draws..pages].copy_from_slice(bytemuck::cast_slice(&rows.specs));
+            words.extend_from_slice(bytemuck::cast_slice(&rows.penalized));
+        }
+        Self { words, places: Places { owners, positions, ids, draws, pages }, spans: span }
     }
 
     /// Whether they have room where recordings look for them.

@@ -20,7 +20,7 @@ pub use random::uniform;
 
 use crate::check::Check;
 use crate::profile::Work;
-use crate::{DType, Family, Result, Tensor};
+use crate::{DType, Draw, Family, Result, Step, Tensor};
 
 /// How one row is sampled.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,11 @@ pub struct SampleSpec {
 pub(crate) trait SamplingOps {
     fn argmax(&self, logits: &Tensor, ids: &Tensor) -> Result<()>;
     fn sample(&self, logits: &Tensor, specs: &[SampleSpec], ids: &Tensor) -> Result<()>;
+
+    /// What a step asks for, of which a device may have tables already.
+    fn draw(&self, logits: &Tensor, _step: &Step, draw: &Draw) -> Result<()> {
+        self.sample(logits, draw.specs(), draw.ids())
+    }
 }
 
 /// The largest logit of each row, ties to the lower id: logits `[R, V]` f32 -> ids `[R]` i32. A row without
@@ -67,7 +72,29 @@ pub fn argmax(logits: &Tensor, ids: &Tensor) -> Result<()> {
 /// # Errors
 /// [`crate::Error`] when shapes, types or devices do not fit, or a penalized id is outside the vocabulary.
 pub fn sample(logits: &Tensor, specs: &[SampleSpec], ids: &Tensor) -> Result<()> {
-    let check = Check::new("sample", ids)?;
+    let check = checked("sample", logits, specs, ids)?;
+    check.run(Family::Sampling, || Work::through([logits, ids]), |backend| backend.sample(logits, specs, ids))
+}
+
+/// Draws what a step asks for ([`Step::with_draw`]) from its logits `[R, V]` f32; nothing where it asks for nothing. As
+/// [`sample`], which it gives the ids of.
+///
+/// # Errors
+/// As [`sample`].
+pub fn draw(logits: &Tensor, step: &Step) -> Result<()> {
+    let Some(draw) = step.draw() else { return Ok(()) };
+    let check = checked("draw", logits, draw.specs(), draw.ids())?;
+    let work = || Work::through([logits, draw.ids()]);
+    check.run(Family::Sampling, work, |backend| backend.draw(logits, step, draw))
+}
+
+fn checked<'a>(
+    op: &'static str,
+    logits: &Tensor,
+    specs: &[SampleSpec],
+    ids: &'a Tensor,
+) -> Result<Check<'a>> {
+    let check = Check::new(op, ids)?;
     check.rank("the logits", logits, 2)?;
     check.tensor("the logits", logits, DType::F32, logits.shape())?;
     check.tensor("the ids", ids, DType::I32, &logits.shape()[..1])?;
@@ -77,5 +104,5 @@ pub fn sample(logits: &Tensor, specs: &[SampleSpec], ids: &Tensor) -> Result<()>
     let vocabulary = logits.shape()[1];
     let wild = specs.iter().flat_map(|spec| &spec.penalized).find(|id| **id as usize >= vocabulary);
     check.value(wild.is_none(), || format!("penalized id {wild:?} of {vocabulary}"))?;
-    check.run(Family::Sampling, || Work::through([logits, ids]), |backend| backend.sample(logits, specs, ids))
+    Ok(check)
 }

@@ -58,6 +58,10 @@ impl<L: Layer> Model for Decoder<L> {
         &self.base
     }
 
+    fn draws(&self) -> bool {
+        true
+    }
+
     fn takes_late_ids(&self) -> bool {
         self.is_as_loaded()
     }

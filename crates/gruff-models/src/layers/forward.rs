@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use gruff_kernels::rope::RopeSpec;
-use gruff_kernels::{Activation, DType, Device, PackedTensor, Step, Tensor, elementwise};
+use gruff_kernels::{Activation, DType, Device, PackedTensor, Step, Tensor, elementwise, sampling};
 
 use super::RopeTable;
 use crate::adapters::ActiveAdapters;
@@ -62,7 +62,7 @@ impl<'a> Forward<'a> {
     }
 
     /// The logits of a pass: those that `pass` computes, or that what it launched for an earlier step like this one
-    /// computes again (see [`gruff_kernels::Recordings`]).
+    /// computes again (see [`gruff_kernels::Recordings`]). What the step asks for is drawn from them.
     pub(crate) fn logits(
         &self,
         base: &ModelBase,
@@ -70,9 +70,14 @@ impl<'a> Forward<'a> {
         pass: impl Fn(&Self) -> Result<Tensor>,
     ) -> Result<Tensor> {
         if !self.is_plain() || !caches.admit(self.step, base.config.vocab_size, self.device) {
-            return pass(self);
+            return self.drawn(pass(self)?);
         }
-        caches.recordings().run(self.device, self.step, base.id(), || pass(self))
+        caches.recordings().run(self.device, self.step, base.id(), || self.drawn(pass(self)?))
+    }
+
+    fn drawn(&self, logits: Tensor) -> Result<Tensor> {
+        sampling::draw(&logits, self.step)?;
+        Ok(logits)
     }
 
     /// Whether nobody intervenes or asks for more than logits.

@@ -57,10 +57,16 @@ extern "C" __global__ void copy_rows(const float *logits, i64 stride, float *out
 extern "C" __global__ void penalize(const Spec *specs, const u32 *ids, float *logits, int width) {
     in_turn();
     Spec spec = specs[blockIdx.y];
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= spec.penalized) return;
-    float *logit = logits + (i64)blockIdx.y * width + ids[spec.first_penalized + i];
-    *logit = *logit > 0.0f ? *logit / spec.penalty : *logit * spec.penalty;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < spec.penalized; i += gridDim.x * blockDim.x) {
+        float *logit = logits + (i64)blockIdx.y * width + ids[spec.first_penalized + i];
+        *logit = *logit > 0.0f ? *logit / spec.penalty : *logit * spec.penalty;
+    }
+}
+
+// Zeros to begin with: `Work` of all rows.
+extern "C" __global__ void zero(u64 *at, i64 count) {
+    in_turn();
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) at[i] = 0;
 }
 
 // The largest value of each row: block x is a part of the row. `work_stride` bytes from one row's result to the next.
@@ -82,9 +88,12 @@ extern "C" __global__ void largest(const float *logits, i64 stride, u8 *work, i6
     if (threadIdx.x == 0 && best > 0) atomicMax((u64 *)(work + blockIdx.y * work_stride), best);
 }
 
-// The ids of the largest values.
-extern "C" __global__ void take_largest(const u8 *work, i64 work_stride, int *ids, i64 id_stride, int rows) {
+// The ids of the largest values. With a `place`, the address of the ids stands there.
+extern "C" __global__ void take_largest(
+    const u8 *work, i64 work_stride, int *ids, i64 id_stride, int *const *place, int rows
+) {
     in_turn();
+    if (place) ids = *place;
     int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     u64 best = *(const u64 *)(work + row * work_stride);
@@ -295,11 +304,12 @@ static __device__ u64 mass_from(const float *row, int width, float top, float te
     return all;
 }
 
-// Draws one id a row; a block a row.
+// Draws one id a row; a block a row. With a `place`, the address of the ids stands there.
 extern "C" __global__ void __launch_bounds__(THREADS) draw(
-    const float *logits, i64 stride, const Spec *specs, Work *works, int *ids, i64 id_stride, int width
+    const float *logits, i64 stride, const Spec *specs, Work *works, int *ids, i64 id_stride, int *const *place, int width
 ) {
     in_turn();
+    if (place) ids = *place;
     Spec spec = specs[blockIdx.x];
     Work *work = works + blockIdx.x;
     int *id = ids + blockIdx.x * id_stride;
