@@ -37,6 +37,9 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         cases.push(linear(block_type, shape));
     }
+    for (block_type, tokens) in [(BlockType::Q4_K, 3), (BlockType::Q6_K, 40), (BlockType::Q8_0, 130)] {
+        cases.push(feed_forward(block_type, tokens));
+    }
     cases
 }
 
@@ -142,6 +145,35 @@ fn fused(block_type: BlockType) -> Case {
     Case::new("linear fused", format!("{block_type}"), Tolerance::Exact, fused)
         .with_bars(&bars())
         .equals("unfused", plain)
+}
+
+/// A gated unit and the product behind it, which may find its input in another form than the unit's result has.
+fn feed_forward(block_type: BlockType, tokens: usize) -> Case {
+    let (cols, hidden_cols, rows) = (256, 768, 24);
+    let by = move |apart: bool| {
+        move |device: &Device| {
+            let mut values = Values::new(tokens as u64);
+            let x = device.tensor_f32(&activations(&mut values, tokens, cols), &[tokens, cols])?;
+            let both = weight(device, block_type, 2 * hidden_cols, cols)?;
+            let [gate, up] =
+                [0, hidden_cols].map(|first| both.narrow_rows(first, hidden_cols)?.with_scale(&[0.01]));
+            let down = weight(device, block_type, rows, hidden_cols)?;
+            let [hidden, out] = [gaps(device, &[tokens, hidden_cols])?, gaps(device, &[tokens, rows])?];
+            let x = Activation::new(&x)?;
+            let mut activation = matmul::linear_glu(&x, &gate?, &up?, Glu::GeluTanh, &hidden)?;
+            if apart {
+                activation = Activation::new(&hidden)?;
+            }
+            matmul::linear(&activation, &down, None, &out)?;
+            Ok(vec![Output::of("out", &out)?])
+        }
+    };
+    // The second product rounds results of the first, which may round to the neighbour of what the twin's does.
+    let bars = [(Activations::Int8, 1e-4), (Activations::Bf16, 1e-3), (Activations::F32, 1e-9)]
+        .map(|(a, bound)| Bar { device: a, reference: a, tolerance: Tolerance::Nmse(bound) });
+    Case::new("linear behind glu", format!("{block_type} x {tokens}"), Tolerance::Exact, by(false))
+        .with_bars(&bars)
+        .equals("apart", by(true))
 }
 
 fn embed(block_type: BlockType) -> Case {

@@ -100,6 +100,19 @@ pub(crate) trait MatmulOps {
         glu: Glu,
         out: &Tensor,
     ) -> Result<()>;
+
+    /// The same, in the form that the product behind it reads, too.
+    fn linear_glu_activation(
+        &self,
+        x: &Activation,
+        gate: &PackedTensor,
+        up: &PackedTensor,
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        self.linear_glu(x, gate, up, glu, out)?;
+        Activation::new(out)
+    }
 }
 
 /// `out = x W^T (+ bias)`: x `[T, K]`, W `[N, K]`, bias `[N]`, out `[T, N]`.
@@ -158,7 +171,7 @@ pub fn linear_add(x: &Activation, weight: &PackedTensor, residual: &Tensor) -> R
 }
 
 /// `out = glu(x Wg^T) * (x Wu^T)`: x `[T, K]`, Wg and Wu `[N, K]`, out `[T, N]`. Equals two [`linear`]s and
-/// [`crate::elementwise::glu`], bit for bit.
+/// [`crate::elementwise::glu`], bit for bit. Gives `out` for the product behind it, in a form of which there may be made already.
 ///
 /// # Errors
 /// [`crate::Error`] when shapes, types or devices do not fit.
@@ -168,7 +181,7 @@ pub fn linear_glu(
     up: &PackedTensor,
     glu: Glu,
     out: &Tensor,
-) -> Result<()> {
+) -> Result<Activation> {
     let check = Check::new("linear_glu", out)?;
     check.on_device("x", x.device())?;
     check_weight(&check, "the gate weight", gate, x.cols(), 1)?;
@@ -180,7 +193,7 @@ pub fn linear_glu(
     check.run(
         Family::Matmul,
         || product_work(x, &[gate, up], &[out]),
-        |backend| backend.linear_glu(x, gate, up, glu, out),
+        |backend| backend.linear_glu_activation(x, gate, up, glu, out),
     )
 }
 

@@ -46,6 +46,20 @@ pub(crate) trait MoeOps {
         out: &Tensor,
     ) -> Result<()>;
 
+    /// The same, in the form that the product behind it reads, too.
+    fn experts_glu_activation(
+        &self,
+        x: &Activation,
+        ids: &Tensor,
+        gate: &PackedTensor,
+        up: &PackedTensor,
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        self.experts_glu(x, ids, gate, up, glu, out)?;
+        Activation::new(out)
+    }
+
     fn experts_combine(
         &self,
         hidden: &Activation,
@@ -80,7 +94,7 @@ pub fn route(logits: &Tensor, routing: &Routing, ids: &Tensor, weights: &Tensor)
 }
 
 /// The first half of each chosen expert's feed-forward: x `[T, K]`, ids `[T, used]`, gate and up
-/// `[E, N, K]` -> out `[T * used, N]`.
+/// `[E, N, K]` -> out `[T * used, N]`, which is given for the product behind it.
 ///
 /// # Errors
 /// [`crate::Error`] when shapes, types or devices do not fit, or an id is not an expert.
@@ -91,7 +105,7 @@ pub fn experts_glu(
     up: &PackedTensor,
     glu: Glu,
     out: &Tensor,
-) -> Result<()> {
+) -> Result<Activation> {
     let check = Check::new("experts_glu", out)?;
     check.on_device("x", x.device())?;
     check.rank("the ids", ids, 2)?;
@@ -106,7 +120,7 @@ pub fn experts_glu(
     check.run(
         Family::Moe,
         || experts_work(x, x.rows() * used, &[gate, up], out),
-        |backend| backend.experts_glu(x, ids, gate, up, glu, out),
+        |backend| backend.experts_glu_activation(x, ids, gate, up, glu, out),
     )
 }
 

@@ -57,7 +57,7 @@ impl ExpertStack {
         gate: &Self,
         up: &Self,
         glu: Glu,
-    ) -> Result<Tensor> {
+    ) -> Result<Activation> {
         gate.show(cx, x, ids)?;
         if up.owner != gate.owner {
             up.show(cx, x, ids)?;
@@ -65,10 +65,9 @@ impl ExpertStack {
         let out = cx.scratch(&[ids.len(), gate.weight.rows()])?;
         if cx.adapts(&gate.name) || cx.adapts(&up.name) {
             Self::glu_apart(cx, x, ids, [gate, up], glu, &out)?;
-        } else {
-            moe::experts_glu(x, ids, gate.weight(cx), up.weight(cx), glu, &out)?;
+            return Ok(Activation::new(&out)?);
         }
-        Ok(out)
+        Ok(moe::experts_glu(x, ids, gate.weight(cx), up.weight(cx), glu, &out)?)
     }
 
     /// The products that [`glu`](Self::glu) makes in one operation, with what adapters add between them.

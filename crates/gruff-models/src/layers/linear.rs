@@ -143,11 +143,10 @@ impl Linear {
     }
 
     /// `glu(gate(x)) * up(x)` as one operation; only for matrices without a bias.
-    pub(crate) fn glu(cx: &Forward, x: &Activation, gate: &Self, up: &Self, glu: Glu) -> Result<Tensor> {
+    pub(crate) fn glu(cx: &Forward, x: &Activation, gate: &Self, up: &Self, glu: Glu) -> Result<Activation> {
         show(cx, x, &[gate, up])?;
         let out = cx.scratch(&[x.rows(), gate.outputs()])?;
-        matmul::linear_glu(x, gate.weight(cx), up.weight(cx), glu, &out)?;
-        Ok(out)
+        Ok(matmul::linear_glu(x, gate.weight(cx), up.weight(cx), glu, &out)?)
     }
 }
 

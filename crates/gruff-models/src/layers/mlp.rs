@@ -1,5 +1,5 @@
 use gruff_kernels::matmul::Glu;
-use gruff_kernels::{Activation, Tensor, elementwise};
+use gruff_kernels::{Activation, elementwise};
 
 use super::{Branch, Forward, Linear};
 use crate::weights::Module;
@@ -30,18 +30,18 @@ impl Mlp {
             return Ok(Branch::Value(out));
         }
         let hidden = self.hidden(cx, x)?;
-        Ok(Branch::Linear { name: &self.name, x: Activation::new(&hidden)?, projection: &self.down_proj })
+        Ok(Branch::Linear { name: &self.name, x: hidden, projection: &self.down_proj })
     }
 
     /// `[T, hidden] -> [T, intermediate]`.
-    fn hidden(&self, cx: &Forward, x: &Activation) -> Result<Tensor> {
+    fn hidden(&self, cx: &Forward, x: &Activation) -> Result<Activation> {
         let Self { gate_proj, up_proj, glu, .. } = self;
         let biased = gate_proj.has_bias() || up_proj.has_bias();
         if biased || cx.intervenes(gate_proj.name()) || cx.intervenes(up_proj.name()) {
             let [gate, up] = Linear::forward_many(cx, x, [gate_proj, up_proj])?;
             let out = cx.scratch(gate.shape())?;
             elementwise::glu(&gate, &up, *glu, &out)?;
-            return Ok(out);
+            return Ok(Activation::new(&out)?);
         }
         Linear::glu(cx, x, gate_proj, up_proj, *glu)
     }

@@ -141,7 +141,7 @@ impl Moe {
         cx.output(weights_name, &weights)?;
 
         let hidden = ExpertStack::glu(cx, x, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
-        let out = self.down_proj.combine(cx, &Activation::new(&hidden)?, &ids, &weights)?;
+        let out = self.down_proj.combine(cx, &hidden, &ids, &weights)?;
         cx.output(&self.experts, &out)?;
 
         if let (Some(shared), Some(gate)) = (&self.shared, shared_gate) {

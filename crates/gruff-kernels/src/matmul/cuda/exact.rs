@@ -41,11 +41,11 @@ impl CudaDevice {
         let weight = operands[0].weight;
         let block_type = weight.block_type();
         let input = self.turned(x)?;
-        let matrices = Matrices::of(self, operands)?;
+        let matrices = Matrices::of(self, operands, finish)?;
         let aligned = alignment(operands);
         let groups = groups(x.cols());
         let (bundle_rows, stages) = bundle(groups);
-        let parts = if matches!(finish, Finish::Glu(_)) { 2 } else { 1 };
+        let parts = if matches!(finish, Finish::Glu(..)) { 2 } else { 1 };
         let counted = if parts == 2 { &operands[..1] } else { operands };
         let bundles: usize = counted.iter().map(|operand| operand.weight.rows().div_ceil(bundle_rows)).sum();
 

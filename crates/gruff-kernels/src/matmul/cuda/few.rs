@@ -5,7 +5,7 @@ use gruff_blocks::BlockType;
 use super::books::book_words;
 use super::input::{GROUP_BYTES, TILE_ROWS, groups};
 use super::launch::{SLOTS, Slots, advance, alignment, group_bytes, pair, slot_words};
-use super::operand::{Finish, Matrices, Operand};
+use super::operand::{Finish, MATRICES_WORDS, Matrices, Operand};
 use super::{BATCH, MATVEC};
 use crate::cuda::CudaDevice;
 use crate::{Activation, Result};
@@ -111,7 +111,7 @@ impl Product<'_> {
     }
 
     /// The matrices with outputs from a row on, and x from there on.
-    fn starting_at(&self, first: usize) -> ([u64; 28], u64) {
+    fn starting_at(&self, first: usize) -> ([u64; MATRICES_WORDS], u64) {
         let mut words = self.matrices.words;
         advance(&mut words, self.operands, first);
         (words, self.x + (first * groups(self.cols) * GROUP_BYTES) as u64)
@@ -130,7 +130,7 @@ impl Product<'_> {
 
     fn launch_vectors(
         &self,
-        matrices: [u64; 28],
+        matrices: [u64; MATRICES_WORDS],
         x: u64,
         first: usize,
         columns: usize,
@@ -212,10 +212,10 @@ impl CudaDevice {
         finish: Finish,
     ) -> Result<Product<'a>> {
         let tiles = match finish {
-            Finish::Glu(_) => operands[0].weight.rows().div_ceil(ROWS / 2),
+            Finish::Glu(..) => operands[0].weight.rows().div_ceil(ROWS / 2),
             _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(ROWS)).sum(),
         };
-        let matrices = Matrices::of(self, operands)?;
+        let matrices = Matrices::of(self, operands, finish)?;
         Ok(Product { device: self, operands, finish, matrices, x, cols, tiles, aligned: alignment(operands) })
     }
 

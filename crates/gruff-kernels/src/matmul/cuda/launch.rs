@@ -4,7 +4,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use gruff_blocks::BlockType;
 
 use super::SCALAR;
-use super::input::GROUP;
+use super::input::{GROUP, GROUP_BYTES};
 use super::operand::{Finish, Matrices, Operand, matrix_bytes, weights};
 use crate::cuda::CudaDevice;
 use crate::{Activation, Result, Tensor};
@@ -111,7 +111,7 @@ impl CudaDevice {
                 Ok(())
             }
             Finish::Add => Ok(()),
-            Finish::Glu(_) => self.fallback_linear(x, operands[0].weight, None, operands[0].out),
+            Finish::Glu(..) => self.fallback_linear(x, operands[0].weight, None, operands[0].out),
         }
     }
 
@@ -130,9 +130,9 @@ impl CudaDevice {
         {
             return self.unaligned(operands);
         }
-        let matrices = Matrices::of(self, operands)?;
+        let matrices = Matrices::of(self, operands, finish)?;
         let pairs: usize = match finish {
-            Finish::Glu(_) => weight.rows(),
+            Finish::Glu(..) => weight.rows(),
             _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(2)).sum(),
         };
         const WARPS: usize = 8;
@@ -203,9 +203,13 @@ pub(crate) fn slot_words(slots: Option<&Slots>) -> (usize, usize, usize, CUdevic
     })
 }
 
-/// Moves all outputs down by so many rows.
+/// Moves all outputs down by so many rows, a multiple of 8.
 pub(super) fn advance(words: &mut [u64], operands: &[Operand], rows: usize) {
     for (matrix, operand) in words.chunks_exact_mut(7).zip(operands) {
         matrix[1] += (rows * operand.out.strides()[0] * 4) as u64;
+    }
+    let [.., pieces, groups] = words else { return };
+    if *pieces != 0 {
+        *pieces += rows as u64 * *groups * GROUP_BYTES as u64;
     }
 }

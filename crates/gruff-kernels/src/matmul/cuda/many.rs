@@ -80,8 +80,8 @@ impl CudaDevice {
         let block_type = weight.block_type();
         let input = self.pieces(x)?;
         let aligned = alignment(operands);
-        let matrices = Matrices::of(self, operands)?;
-        let glu = matches!(finish, Finish::Glu(_));
+        let matrices = Matrices::of(self, operands, finish)?;
+        let glu = matches!(finish, Finish::Glu(..));
         let all_rows: usize = operands.iter().map(|operand| operand.weight.rows()).sum();
         let tile = match slots {
             None => self.tile(block_type, aligned, x.rows(), all_rows),

@@ -10,7 +10,6 @@
 //
 // Constants: WEIGHT; ROWS 64 or 128; COLUMNS 16 to 128; STAGES (halves of groups of x in shared memory, 2 or 3); ALIGNED (see
 // `packed.cuh`); SLOTS (1: rows of x are gathered by expert, as `moe.cu` lists them).
-#include "pieces.cuh"
 #include "packed.cuh"
 
 #if __CUDA_ARCH_FEAT_SM90_ALL && ROWS == 128 && COLUMNS >= 64
@@ -365,16 +364,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
         }
     }
     __syncthreads();
-    const float scale = scale_of(*tile.matrix, tile.expert), up_scale = scale_of(matrices.at[1], tile.expert);
+    const float scale = scale_of(*tile.matrix, tile.expert);
 #pragma unroll 1
     for (int i = threadIdx.x; i < step * COLUMNS; i += THREADS) {
         const int c = i / step, r = i % step, row = tile.row + r;
         if (to[c] < 0 || row >= tile.matrix->rows) continue;
         const float *column = results + c * RESULT_PITCH;
         if (tile.glu) {
-            const float gate = __fmul_rn(column[r / 8 * 16 + r % 8], scale);
-            const float up = __fmul_rn(column[r / 8 * 16 + 8 + r % 8], up_scale);
-            tile.matrix->out[to[c] * tile.matrix->out_stride + row] = gate_value(what - GLU, gate) * up;
+            const float *both = column + r / 8 * 16 + r % 8;
+            finish_glu(matrices, what, tile.expert, row, to[c], both[0], both[8]);
         } else {
             finish(*tile.matrix, what, scale, row, to[c], column[r]);
         }

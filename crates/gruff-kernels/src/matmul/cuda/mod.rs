@@ -17,12 +17,14 @@ mod sources;
 use gruff_blocks::BlockType;
 
 use super::{Glu, MatmulKernel, MatmulOps, Projection};
+use crate::activation::Form;
 use crate::cuda::CudaDevice;
 use crate::device::Backend;
 use crate::elementwise::ElementwiseOps;
 use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
 
 pub(crate) use books::Books;
+use input::GROUP;
 pub(crate) use input::groups;
 pub(crate) use launch::Slots;
 pub(crate) use operand::{Finish, Operand};
@@ -44,6 +46,26 @@ impl CudaDevice {
     /// Whether activations enter products with this type unrounded.
     pub(crate) fn exact(&self, block_type: BlockType) -> bool {
         block_type.is_scalar() || Backend::activations(self) == Activations::F32
+    }
+
+    /// A gated unit of two matrices of a type, which leaves its result in pieces for the product behind it where it can.
+    pub(crate) fn glu_in_pieces(
+        &self,
+        [gate, up]: [&PackedTensor; 2],
+        glu: Glu,
+        out: &Tensor,
+        multiply: impl Fn(&[Operand], Finish) -> Result<()>,
+    ) -> Result<Activation> {
+        let operands = [gate, up].map(|weight| Operand { weight, bias: None, out });
+        // Nobody would complete the last group.
+        let whole = out.shape()[1].is_multiple_of(GROUP) && !out.is_empty();
+        if self.exact(gate.block_type()) || !whole || gate.cols() == 0 {
+            multiply(&operands, Finish::Glu(glu, 0))?;
+            return Activation::new(out);
+        }
+        let buffer = self.pieces_buffer(out)?;
+        multiply(&operands, Finish::Glu(glu, buffer.cuda().pointer()))?;
+        Activation::with_form(out, Form::Pieces, buffer)
     }
 
     /// Gate and up of one gated unit where one launch cannot take both.
@@ -113,15 +135,29 @@ impl MatmulOps for CudaDevice {
         glu: Glu,
         out: &Tensor,
     ) -> Result<()> {
+        self.linear_glu_activation(x, gate, up, glu, out).map(drop)
+    }
+
+    fn linear_glu_activation(
+        &self,
+        x: &Activation,
+        gate: &PackedTensor,
+        up: &PackedTensor,
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<Activation> {
         if !self.multiplies() {
-            return self.on_host(|host| host.linear_glu(x, gate, up, glu, out));
+            self.on_host(|host| host.linear_glu(x, gate, up, glu, out))?;
+            return Activation::new(out);
         }
         if gate.block_type() == up.block_type() {
-            let operands = [gate, up].map(|weight| Operand { weight, bias: None, out });
-            return self.multiply(x, &operands, Finish::Glu(glu), None);
+            return self.glu_in_pieces([gate, up], glu, out, |operands, finish| {
+                self.multiply(x, operands, finish, None)
+            });
         }
         self.glu_apart(x.rows(), gate.rows(), glu, out, |index, out| {
             self.multiply(x, &[Operand { weight: [gate, up][index], bias: None, out }], Finish::Store, None)
-        })
+        })?;
+        Activation::new(out)
     }
 }

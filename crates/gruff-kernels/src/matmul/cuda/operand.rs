@@ -23,8 +23,8 @@ pub(crate) enum Finish {
     Store,
     /// Added to what is there.
     Add,
-    /// Of two matrices, gate and up, combined.
-    Glu(Glu),
+    /// Of two matrices, gate and up, combined, and left in pieces besides, at an address that is not 0.
+    Glu(Glu, CUdeviceptr),
 }
 
 impl Finish {
@@ -33,18 +33,19 @@ impl Finish {
         match self {
             Finish::Store => 0,
             Finish::Add => 1,
-            Finish::Glu(glu) => 2 + glu_number(glu),
+            Finish::Glu(glu, _) => 2 + glu_number(glu),
         }
     }
 }
 
 /// `struct Matrices` of `product.cuh`.
 pub(crate) struct Matrices {
-    pub(crate) words: [u64; WORDS * MATRICES],
+    pub(crate) words: [u64; MATRICES_WORDS],
 }
 
-/// 64-bit words of `struct Matrix`.
+/// 64-bit words of `struct Matrix`, and of `struct Matrices`.
 const WORDS: usize = 7;
+pub(super) const MATRICES_WORDS: usize = WORDS * MATRICES + 2;
 
 /// The address of a tensor's packed bytes.
 pub(crate) fn weights(weight: &PackedTensor) -> CUdeviceptr {
@@ -57,8 +58,12 @@ pub(crate) fn matrix_bytes(weight: &PackedTensor) -> usize {
 }
 
 impl Matrices {
-    pub(crate) fn of(device: &CudaDevice, operands: &[Operand]) -> Result<Self> {
-        let mut words = [0; WORDS * MATRICES];
+    pub(crate) fn of(device: &CudaDevice, operands: &[Operand], finish: Finish) -> Result<Self> {
+        let mut words = [0; MATRICES_WORDS];
+        if let Finish::Glu(_, pieces) = finish {
+            let groups = super::groups(operands[0].out.shape()[1]);
+            words[WORDS * MATRICES..].copy_from_slice(&[pieces, groups as u64]);
+        }
         for (operand, words) in operands.iter().zip(words.chunks_exact_mut(WORDS)) {
             let Operand { weight, bias, out } = operand;
             let scales = || (0..weight.matrices()).map(|matrix| weight.scale(matrix));

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "blocks.cuh"
+#include "pieces.cuh"
 #include "product.cuh"
 
 // A number that the compiler knows.
@@ -86,4 +87,13 @@ __device__ __forceinline__ void weights_of(u32 codes, const Factors &by, u32 &fi
     if (SIGNED<W>) codes ^= 0x80808080u;
     first = ptx::fma_bf162(__byte_perm(codes, 0, 0x4140), by.scale, by.minimum);
     second = ptx::fma_bf162(__byte_perm(codes, 0, 0x4342), by.scale, by.minimum);
+}
+
+// Stores what a gated unit gives in row `row` for row `to` of x.
+__device__ __forceinline__ void finish_glu(const Matrices &matrices, int what, int expert, int row, i64 to, float gate, float up) {
+    const Matrix &matrix = matrices.at[0];
+    gate = __fmul_rn(gate, scale_of(matrix, expert)), up = __fmul_rn(up, scale_of(matrices.at[1], expert));
+    const float value = gate_value(what - GLU, gate) * up;
+    matrix.out[to * matrix.out_stride + row] = value;
+    if (matrices.pieces) pieces::store_value(matrices.pieces, (int)matrices.groups, (int)to, row, value);
 }

@@ -30,6 +30,12 @@ static __device__ __forceinline__ void store_word(u8 *pieces, int groups, int ro
     *(u32 *)(to + HALF) = ptx::floats_to_bf162(c, d);
 }
 
+// Stores one value.
+static __device__ __forceinline__ void store_value(u8 *pieces, int groups, int row, int i, float value) {
+    u8 *to = step_at(pieces, groups, row, i / 16) + i / 2 % 2 * HALF + i / 4 % 4 * 4 + i % 2 * 2;
+    *(u16 *)to = (u16)ptx::floats_to_bf162(value, value);
+}
+
 // Stores the zeros behind the `cols` values of a row, which are whole words; every thread of the block comes here.
 static __device__ __forceinline__ void complete(u8 *pieces, int groups, int row, int cols) {
     for (int word = cols / 4 + threadIdx.x; word < groups * 64; word += blockDim.x) store_word(pieces, groups, row, word, 0, 0, 0, 0);

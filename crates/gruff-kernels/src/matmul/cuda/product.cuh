@@ -23,6 +23,9 @@ constexpr int MATRICES = 4;
 
 struct Matrices {
     Matrix at[MATRICES];
+    // Of gated units: where results go in pieces besides (`pieces.cuh`), or null, and how many groups a row of them has.
+    u8 *pieces;
+    i64 groups;
 };
 
 // What is done with a result: stored (with the bias added), added to what is there, or, of two matrices, gate and up,

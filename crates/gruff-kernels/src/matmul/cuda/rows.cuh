@@ -8,7 +8,6 @@
 #pragma once
 
 #include "packed.cuh"
-#include "pieces.cuh"
 
 // The most threads: registers are for no more.
 constexpr int THREADS = 512;
@@ -173,9 +172,7 @@ put(const Matrices &matrices, const Cut &cut, const Tile &at, int expert, int ro
     const float scale = scale_of(matrix, expert);
     first *= WEIGHT_UP, second *= WEIGHT_UP, row += at.row;
     if (cut.what >= GLU) {
-        if (row >= matrix.rows) return;
-        const float gate = __fmul_rn(first, scale), up = __fmul_rn(second, scale_of(matrices.at[1], expert));
-        matrix.out[column * matrix.out_stride + row] = gate_value(cut.what - GLU, gate) * up;
+        if (row < matrix.rows) finish_glu(matrices, cut.what, expert, row, column, first, second);
     } else {
         if (row < matrix.rows) finish(matrix, cut.what, scale, row, column, first);
         if (row + 8 < matrix.rows) finish(matrix, cut.what, scale, row + 8, column, second);

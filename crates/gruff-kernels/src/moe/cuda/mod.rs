@@ -76,18 +76,33 @@ impl MoeOps for CudaDevice {
         glu: Glu,
         out: &Tensor,
     ) -> Result<()> {
+        self.experts_glu_activation(x, ids, gate, up, glu, out).map(drop)
+    }
+
+    fn experts_glu_activation(
+        &self,
+        x: &Activation,
+        ids: &Tensor,
+        gate: &PackedTensor,
+        up: &PackedTensor,
+        glu: Glu,
+        out: &Tensor,
+    ) -> Result<Activation> {
         if !self.multiplies() {
-            return self.on_host(|host| host.experts_glu(x, ids, gate, up, glu, out));
+            self.on_host(|host| host.experts_glu(x, ids, gate, up, glu, out))?;
+            return Activation::new(out);
         }
         let slots = Slots { ids, share: ids.shape()[1], experts: gate.matrices() };
         if gate.block_type() == up.block_type() {
-            let operands = [gate, up].map(|weight| Operand { weight, bias: None, out });
-            return self.multiply(x, &operands, Finish::Glu(glu), Some(slots));
+            return self.glu_in_pieces([gate, up], glu, out, |operands, finish| {
+                self.multiply(x, operands, finish, Some(slots))
+            });
         }
         self.glu_apart(slots.rows(), gate.rows(), glu, out, |index, out| {
             let operand = Operand { weight: [gate, up][index], bias: None, out };
             self.multiply(x, &[operand], Finish::Store, Some(slots))
-        })
+        })?;
+        Activation::new(out)
     }
 
     fn experts_combine(
