@@ -92,15 +92,20 @@ fn linear(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
         matmul::linear(&Activation::new(&x)?, &weight, Some(&bias), &out)?;
         Ok(vec![Output::of("out", &out)?])
     };
-    let one_by_one = move |device: &Device| {
+    // Of large ones the first row alone and the others together.
+    let (way, parts) =
+        if rows >= 1_000 { ("in parts", vec![1, tokens - 1]) } else { ("one by one", vec![1; tokens]) };
+    let in_parts = move |device: &Device| {
         let (x, weight, bias, out) = operands(device)?;
-        for t in 0..tokens {
-            let x = Activation::new(&x.narrow(0, t, 1)?)?;
-            matmul::linear(&x, &weight, Some(&bias), &out.narrow(0, t, 1)?)?;
+        let mut first = 0;
+        for count in &parts {
+            let x = Activation::new(&x.narrow(0, first, *count)?)?;
+            matmul::linear(&x, &weight, Some(&bias), &out.narrow(0, first, *count)?)?;
+            first += count;
         }
         Ok(vec![Output::of("out", &out)?])
     };
-    Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars()).equals("one by one", one_by_one)
+    Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars()).equals(way, in_parts)
 }
 
 fn fused(block_type: BlockType) -> Case {

@@ -148,6 +148,12 @@ static __device__ __forceinline__ void copy_16_to(Shared to, const void *global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
+// The same address, of which the compiler knows nothing: offsets from it stay in the loads.
+static __device__ __forceinline__ const u8 *opaque(const u8 *address) {
+    asm("" : "+l"(address));
+    return address;
+}
+
 // Ends a group of copies.
 static __device__ __forceinline__ void copies_made() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

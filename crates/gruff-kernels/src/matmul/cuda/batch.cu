@@ -79,22 +79,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
                     }
                 }
                 if (there) {
-                    const Group g[2] = {{rows[0] + which * Weight::BYTES}, {rows[1] + which * Weight::BYTES}};
-                    const u8 *const tables[2] = {
-                        factor_table + (which * ROWS + r) * FACTORS_PITCH, factor_table + (which * ROWS + r + 8) * FACTORS_PITCH
+                    const Group g[1][2] = {{{rows[0] + which * Weight::BYTES}, {rows[1] + which * Weight::BYTES}}};
+                    const u8 *const tables[1][2] = {
+                        {factor_table + (which * ROWS + r) * FACTORS_PITCH, factor_table + (which * ROWS + r + 8) * FACTORS_PITCH}
                     };
-                    float sums[TILES][4] = {};
+                    float sums[1][TILES][4] = {};
                     // Lanes name rows of pieces: both halves of two tiles at once, of which every other call has what is left.
                     const u8 *at = columns + buffer * COLUMNS_BYTES + lane / 16 * pieces::GROUP + lane / 8 % 2 * pieces::HALF + lane % 8 * 16;
                     u32 both[4];
-                    multiply_group(sums, g, book, tables, [&](int i, int step, u32(&b)[2]) {
+                    multiply_groups<1>(sums, g, book, tables, [&](int, int i, int step, u32(&b)[2]) {
                         if (i % 2 == 0) ptx::load_matrices(both, at + i * pieces::GROUP + step * pieces::STEP);
                         b[0] = both[i % 2 * 2], b[1] = both[i % 2 * 2 + 1];
                     });
 #pragma unroll
                     for (int i = 0; i < TILES; i++) {
 #pragma unroll
-                        for (int e = 0; e < 4; e++) totals[i][e] = __fadd_rn(totals[i][e], sums[i][e]);
+                        for (int e = 0; e < 4; e++) totals[i][e] = __fadd_rn(totals[i][e], sums[0][i][e]);
                     }
                 }
                 buffer ^= 1;

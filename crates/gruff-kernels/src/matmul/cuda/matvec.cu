@@ -97,28 +97,40 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
                 const u8 *rows[2];
 #pragma unroll
                 for (int i = 0; i < 2; i++) rows[i] = packed + (r + 8 * i) * PITCH + (WHOLE ? 0 : (begins[i] + offset) & 15);
+                // Groups that are multiplied side by side; of one that is not there nothing is kept.
+                constexpr int ABREAST = TILES == 1 ? 2 : 1;
 #pragma unroll 1
-                for (int which = 0; which < 2 && 2 * pair + which < cut.groups; which++) {
-                    const Group g[2] = {{rows[0] + which * Weight::BYTES}, {rows[1] + which * Weight::BYTES}};
-                    const u8 *const tables[2] = {
-                        factor_table + (which * ROWS + r) * FACTORS_PITCH, factor_table + (which * ROWS + r + 8) * FACTORS_PITCH
-                    };
-                    const u8 *at[TILES];
+                for (int which = 0; which < 2 && 2 * pair + which < cut.groups; which += ABREAST) {
+                    Group g[ABREAST][2];
+                    const u8 *tables[ABREAST][2], *at[ABREAST][TILES];
 #pragma unroll
-                    for (int i = 0; i < TILES; i++) at[i] = columns[i] + (2 * pair + which) * pieces::GROUP;
-                    float group[TILES][4] = {};
-                    multiply_group(group, g, book, tables, [&](int i, int step, u32(&b)[2]) {
-                        const u32 *words = (const u32 *)(at[i] + step * pieces::STEP);
+                    for (int n = 0; n < ABREAST; n++) {
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            g[n][i] = {rows[i] + (which + n) * Weight::BYTES};
+                            tables[n][i] = factor_table + ((which + n) * ROWS + r + 8 * i) * FACTORS_PITCH;
+                        }
+                        const int group = min(2 * pair + which + n, cut.groups - 1);
+#pragma unroll
+                        for (int i = 0; i < TILES; i++) at[n][i] = ptx::opaque(columns[i] + group * pieces::GROUP);
+                    }
+                    float group[ABREAST][TILES][4] = {};
+                    multiply_groups<ABREAST>(group, g, book, tables, [&](int n, int i, int step, u32(&b)[2]) {
+                        const u32 *words = (const u32 *)(at[n][i] + step * pieces::STEP);
                         b[0] = words[0], b[1] = words[pieces::HALF / 4];
                     });
-                    float *mine = sums + (2 * share + which) * group_sums + own * tile_sums;
 #pragma unroll
-                    for (int i = 0; i < TILES; i++) {
+                    for (int n = 0; n < ABREAST; n++) {
+                        if (2 * pair + which + n >= cut.groups) break;
+                        float *mine = sums + (2 * share + which + n) * group_sums + own * tile_sums;
 #pragma unroll
-                        for (int e = 0; e < 4; e++) {
-                            const int c = 8 * i + lane % 4 * 2 + e % 2;
-                            if (shares == 1) whole[i][e] = __fadd_rn(whole[i][e], group[i][e]);
-                            else if (c < cut.columns) mine[c * SUM_PITCH + e / 2 * 8 + r] = group[i][e];
+                        for (int i = 0; i < TILES; i++) {
+#pragma unroll
+                            for (int e = 0; e < 4; e++) {
+                                const int c = 8 * i + lane % 4 * 2 + e % 2;
+                                if (shares == 1) whole[i][e] = __fadd_rn(whole[i][e], group[n][i][e]);
+                                else if (c < cut.columns) mine[c * SUM_PITCH + e / 2 * 8 + r] = group[n][i][e];
+                            }
                         }
                     }
                 }

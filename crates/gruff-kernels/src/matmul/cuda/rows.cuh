@@ -127,39 +127,40 @@ __device__ __forceinline__ void decode_factors(int skew, int count, const u8 *st
     });
 }
 
-// The sums of one group in each column. `load(i, step, b)` brings what stands against step `step` of the group in tile i of columns.
-template <class F>
-__device__ __forceinline__ void multiply_group(
-    float (&sums)[TILES][4], const Group (&g)[2], const u32 *book, const u8 *const (&table)[2], F &&load
+// The sums of GROUPS groups, side by side, in each column. `load(group, i, step, b)` brings what stands against a step of a group in
+// tile i of columns.
+template <int GROUPS, class F>
+__device__ __forceinline__ void multiply_groups(
+    float (&sums)[GROUPS][TILES][4], const Group (&g)[GROUPS][2], const u32 *book, const u8 *const (&table)[GROUPS][2], F &&load
 ) {
     const int t = threadIdx.x & 3;
-    uint4 by[2];
+    uint4 by[GROUPS][2];
     each_sub_block<0, 8>([&](auto j) {
         constexpr int J = decltype(j)::value;
-        Factors of[2][2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if constexpr (Weight::HALVES) {
-                by[r] = ((const uint4 *)table[r])[J];
-                of[r][0] = {by[r].x, by[r].y}, of[r][1] = {by[r].z, by[r].w};
-            } else {
-                if constexpr (J % 2 == 0) by[r] = ((const uint4 *)table[r])[J / 2];
-                of[r][0] = of[r][1] = J % 2 == 0 ? Factors{by[r].x, by[r].y} : Factors{by[r].z, by[r].w};
+        for (int n = 0; n < GROUPS; n++) {
+            u32 a[2][4];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                Factors of[2];
+                if constexpr (Weight::HALVES) {
+                    by[n][r] = ((const uint4 *)table[n][r])[J];
+                    of[0] = {by[n][r].x, by[n][r].y}, of[1] = {by[n][r].z, by[n][r].w};
+                } else {
+                    if constexpr (J % 2 == 0) by[n][r] = ((const uint4 *)table[n][r])[J / 2];
+                    of[0] = of[1] = J % 2 == 0 ? Factors{by[n][r].x, by[n][r].y} : Factors{by[n][r].z, by[n][r].w};
+                }
+                weights_of<Weight>(Weight::template word<J, 0>(g[n][r], book, t), of[0], a[0][r], a[0][2 + r]);
+                weights_of<Weight>(Weight::template word<J, 1>(g[n][r], book, t), of[1], a[1][r], a[1][2 + r]);
             }
-        }
-        u32 a[2][4];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            weights_of<Weight>(Weight::template word<J, 0>(g[r], book, t), of[r][0], a[0][r], a[0][2 + r]);
-            weights_of<Weight>(Weight::template word<J, 1>(g[r], book, t), of[r][1], a[1][r], a[1][2 + r]);
-        }
+            for (int half = 0; half < 2; half++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                u32 b[2];
-                load(i, 2 * J + half, b);
-                ptx::mma_bf16_k16(sums[i], a[half], b);
+                for (int i = 0; i < TILES; i++) {
+                    u32 b[2];
+                    load(n, i, 2 * J + half, b);
+                    ptx::mma_bf16_k16(sums[n][i], a[half], b);
+                }
             }
         }
     });
