@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
     // Two groups of columns, [tile][step][half][column][8 values]; then the warps' own.
     u8 *columns = shared + Weight::TABLE * 4;
     constexpr int COLUMNS_BYTES = TILES * pieces::GROUP;
-    u8 *ring = columns + 2 * COLUMNS_BYTES + warp * WARP_BYTES, *factor_table = ring + PACKED_STAGES * STAGE;
+    u8 *packed = columns + 2 * COLUMNS_BYTES + warp * WARP_BYTES, *factor_table = packed + STAGE;
     const int steps = (cut.tiles + warps - 1) / warps, pairs = (cut.groups + 1) / 2, last = (cut.columns - 1) / 8;
     ptx::let_next_kernel_begin();
 
@@ -27,18 +27,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
         }
         copies_made();
     };
-    int ahead_step = blockIdx.x, ahead_pair = 0, stage = 0, buffer = 0;
+    int ahead_step = blockIdx.x, ahead_pair = 0, buffer = 0;
     LaneRows ahead = {};
-    const auto fetch_rows = [&](int to_stage) {
+    const auto fetch_rows = [&] {
         const int tile = ahead_step * warps + warp;
         if (ahead_step < steps && tile < cut.tiles) {
             if (ahead_pair == 0) ahead = lane_rows(matrices, cut, tile, 0);
-            fetch(ahead, ahead_pair, ring + to_stage * STAGE);
+            fetch(ahead, ahead_pair, packed);
         }
         if (++ahead_pair == pairs) ahead_pair = 0, ahead_step += gridDim.x;
         copies_made();
     };
-    fetch_rows(0);
+    fetch_rows();
     // Weights are nobody's result.
     ptx::wait_for_kernel_before();
     fetch_columns(0, 0);
@@ -55,7 +55,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
         }
         float totals[TILES][4] = {};
         for (int pair = 0; pair < pairs; pair++) {
-            const u8 *packed = ring + stage * STAGE;
             const u32 offset = pair * (2 * Weight::BYTES);
             const u8 *rows[2];
 #pragma unroll
@@ -63,20 +62,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
 #pragma unroll 1
             for (int which = 0; which < 2 && 2 * pair + which < cut.groups; which++) {
                 const int group = 2 * pair + which;
-                // Of this group columns were asked for before rows of the next pair, of the first of a pair after them.
-                if (which == 0) copies_wait<0>();
-                else copies_wait<1>();
+                copies_wait<0>();
                 __syncthreads();
                 // There is another group, of this tile or, from the front, of the next.
                 fetch_columns(group + 1 < cut.groups ? group + 1 : 0, buffer ^ 1);
-                if (which == 0) {
-                    fetch_rows(stage ^ 1);
-                    if (there) {
-                        const int skew = WHOLE ? 0 : (begins_of_factors + offset) & 15, count = cut.cols / 32 - pair * 16;
-                        if (count >= 16) decode_factors<false>(skew, count, packed, factor_table);
-                        else decode_factors<true>(skew, count, packed, factor_table);
-                        __syncwarp();
-                    }
+                if (which == 0 && there) {
+                    const int skew = WHOLE ? 0 : (begins_of_factors + offset) & 15, count = cut.cols / 32 - pair * 16;
+                    if (count >= 16) decode_factors<false>(skew, count, packed, factor_table);
+                    else decode_factors<true>(skew, count, packed, factor_table);
+                    __syncwarp();
                 }
                 if (there) {
                     const Group g[1][2] = {{{rows[0] + which * Weight::BYTES}, {rows[1] + which * Weight::BYTES}}};
@@ -99,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
                 }
                 buffer ^= 1;
             }
-            stage ^= 1;
+            __syncwarp();
+            fetch_rows();
         }
         if (!there) continue;
         const Tile at = tile_at(matrices, cut, tile);

@@ -10,9 +10,8 @@ use super::{BATCH, MATVEC};
 use crate::cuda::CudaDevice;
 use crate::{Activation, Result};
 
-/// Rows of a tile (`ROWS` in `rows.cuh`), and stages of a warp's ring.
+/// Rows of a tile (`ROWS` in `rows.cuh`).
 const ROWS: usize = 16;
-const STAGES: usize = 2;
 /// The most warps of a block, and of a multiprocessor: registers are for no more.
 const WARPS: usize = 16;
 /// The most columns that warps sharing tiles take, in tiles of 8.
@@ -26,7 +25,7 @@ const BATCH_FROM: usize = 5;
 fn warp_bytes(block_type: BlockType, aligned: i64) -> usize {
     let words = (2 * group_bytes(block_type) + if aligned == 2 { 15 } else { 30 }) / 16;
     let factors = if has_halves(block_type) { 16 } else { 8 };
-    STAGES * ROWS * 16 * (words | 1) + 2 * ROWS * (8 * factors + 16)
+    ROWS * 16 * (words | 1) + 2 * ROWS * (8 * factors + 16)
 }
 
 /// Bytes of the sums that a warp adds to those of its tile, of two rounds.

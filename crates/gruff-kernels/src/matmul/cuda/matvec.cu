@@ -1,7 +1,7 @@
 // Packed matrices times few columns, at the speed of memory.
 //
 // A warp computes a tile of 16 rows (`rows.cuh`), or a share of its values, for up to 8 TILES columns. It takes pairs of groups of
-// 256 values in turn; those of the next one are copied while one is multiplied. Where several warps share a tile, their sums of
+// 256 values in turn. Where several warps share a tile, their sums of
 // groups meet in shared memory after each round, and one thread for each result adds them up in order.
 //
 // Constants: WEIGHT; TILES of 8 columns (1, 2 or 4); ALIGNED (how rows begin, see `packed.cuh`); SLOTS (1: blockIdx.y counts rows
@@ -17,7 +17,7 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     u32 *book = (u32 *)shared;
     for (int i = threadIdx.x; i < Weight::TABLE; i += blockDim.x) book[i] = table[i];
-    u8 *ring = shared + Weight::TABLE * 4 + warp * WARP_BYTES, *factor_table = ring + PACKED_STAGES * STAGE;
+    u8 *packed = shared + Weight::TABLE * 4 + warp * WARP_BYTES, *factor_table = packed + STAGE;
     // Warps abreast have tiles side by side, and `shares` of them share one.
     const int abreast = cut.abreast, own = warp % abreast, share = warp / abreast, shares = warps / abreast;
     // [round % 2][share][group of the pair][tile abreast][column][row]
@@ -46,21 +46,21 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
 
     const int pairs = (cut.groups + 1) / 2, steps = (cut.tiles + abreast - 1) / abreast, r = lane / 4;
     // A warp beyond the last pair has nothing to bring, and adds up results only.
-    int ahead_step = share < pairs ? blockIdx.x : steps, ahead_pair = share, stage = 0;
+    int ahead_step = share < pairs ? blockIdx.x : steps, ahead_pair = share;
     LaneRows ahead = {};
-    const auto fetch_next = [&](int to_stage) {
+    const auto fetch_next = [&] {
         if (ahead_step < steps) {
             const int tile = ahead_step * abreast + own;
             if (tile < cut.tiles) {
                 if (ahead_pair == share) ahead = lane_rows(matrices, cut, tile, expert);
-                fetch(ahead, ahead_pair, ring + to_stage * STAGE);
+                fetch(ahead, ahead_pair, packed);
             }
             ahead_pair += shares;
             if (ahead_pair >= pairs) ahead_pair = share, ahead_step += gridDim.x;
         }
         copies_made();
     };
-    fetch_next(0);
+    fetch_next();
     // Weights are nobody's result.
     ptx::wait_for_kernel_before();
 
@@ -83,12 +83,10 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
             const int pair = first + share;
             float *sums = all_sums + round * round_sums;
             if (pair < pairs) {
-                fetch_next(stage ^ 1);
-                copies_wait<1>();
+                copies_wait<0>();
                 __syncwarp();
             }
             if (pair < pairs && there) {
-                const u8 *packed = ring + stage * STAGE;
                 const u32 offset = pair * (2 * Weight::BYTES);
                 const int skew = WHOLE ? 0 : (begins_of_factors + offset) & 15, count = cut.cols / 32 - pair * 16;
                 if (count >= 16) decode_factors<false>(skew, count, packed, factor_table);
@@ -136,8 +134,8 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
                 }
             }
             if (pair < pairs) {
-                stage ^= 1;
                 __syncwarp();
+                fetch_next();
             }
             if (shares == 1) continue;
             __syncthreads();

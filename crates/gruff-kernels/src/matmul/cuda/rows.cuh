@@ -1,6 +1,7 @@
 // Tiles of 16 rows, a warp each, of products with few columns: from packed bytes in shared memory to `mma`.
 //
-// The packed bytes of a pair of groups of 256 values come to shared memory, 16 bytes a copy whatever the type's alignment. Each lane
+// The packed bytes of a pair of groups of 256 values come to shared memory, 16 bytes a copy whatever the type's alignment; warps are
+// many enough to wait for them behind each other's products, and more of them fit where none has a second pair under way. Each lane
 // decodes the scales of one row and group; then codes go from shared memory to `mma` in registers: of each half of a sub-block the
 // four lanes that share a row take a word each.
 //
@@ -11,7 +12,6 @@
 
 // The most threads: registers are for no more.
 constexpr int THREADS = 512;
-constexpr int PACKED_STAGES = 2;
 // Rows of a tile.
 constexpr int ROWS = 16;
 
@@ -23,7 +23,7 @@ constexpr int STAGE = ROWS * PITCH;
 // Factors of a row and group, and bytes from one to the next; likewise.
 constexpr int FACTORS = Weight::HALVES ? 16 : 8;
 constexpr int FACTORS_PITCH = FACTORS * 8 + 16;
-constexpr int WARP_BYTES = PACKED_STAGES * STAGE + 2 * ROWS * FACTORS_PITCH;
+constexpr int WARP_BYTES = STAGE + 2 * ROWS * FACTORS_PITCH;
 // Sums from one column of a tile and group to the next, so that a warp's sums meet all banks.
 constexpr int SUM_PITCH = 20;
 // How the work is cut.
