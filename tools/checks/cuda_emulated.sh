@@ -53,17 +53,26 @@ export -f one
 export conformance
 cases | xargs --max-procs="$(nproc)" --delimiter='\n' --max-args=1 bash -c 'one "$0"'
 
+# What stands in the place of kernels that are left out.
+"$conformance" --device cuda --plain --subset sanitize --failures
+
 # Sampling aside, an answer does not depend on the order, nor on when work is done.
 answer() {
     local told
-    told=$("$gruff" run "What is the capital of France?" --device cuda --temperature 0)
+    told=$("$gruff" run "What is the capital of France?" --device cuda --temperature 0 "$@")
     printf '%s\n' "$told"
     [[ $told == *Paris* ]]
 }
 answer
 CUDA_EMULATOR_ORDER=random:3 CUDA_EMULATOR_LATE=1 answer
+answer --without fusion,attention,delta-net,norm,matmul
+python3 tools/checks/cuda_model.py "$gruff" bundled --prompts 1 --tokens 12
 python3 tools/checks/cuda_faults.py "$gruff"
 python3 tools/checks/cuda_profile.py "$gruff"
+
+# Copies that are made as late as may be.
+cargo test --quiet --package gruff-kernels --test copies
+CUDA_EMULATOR_LATE=1 cargo test --quiet --package gruff-kernels --test copies
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings

@@ -1,5 +1,6 @@
-"""The bad cases of `--device cuda`, with the emulated driver of tools/emulator: no card, no memory, a launch that is refused, a
-kernel that crashes, a card that goes.
+"""The bad cases of `--device cuda`, with the emulated driver of tools/emulator: no driver, an old one, no card, no compiler, a
+folder of kernels that cannot be written or was damaged, no memory, a launch that is refused, a kernel that crashes, a card
+that goes.
 
     python tools/checks/cuda_faults.py GRUFF
 
@@ -9,6 +10,7 @@ The environment names the emulator, as tools/checks/cuda_emulated.sh sets it. Ne
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,7 @@ QUESTION = "What is the capital of France?"
 def run(faults: str = "", **settings: str) -> subprocess.CompletedProcess:
     environment = os.environ | settings | ({"CUDA_EMULATOR_FAULTS": faults} if faults else {})
     command = [GRUFF, "run", QUESTION, "--device", "cuda", "--temperature", "0"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def fails(words: str, faults: str = "", **settings: str) -> None:
@@ -33,6 +35,24 @@ def fails(words: str, faults: str = "", **settings: str) -> None:
     assert ended.returncode == 1, (ended.returncode, ended.stderr)
     assert re.search(words, ended.stderr), ended.stderr
     assert "panicked" not in ended.stderr and "Paris" not in ended.stdout, ended.stderr
+
+
+def answers(words: str | None = None, **settings: str) -> None:
+    """The program answers all the same; `words` are in what it says on standard error."""
+    ended = run(**settings)
+    assert ended.returncode == 0 and "Paris" in ended.stdout, (ended.returncode, ended.stdout, ended.stderr)
+    assert (re.search(words, ended.stderr) is not None) if words else "warning" not in ended.stderr, ended.stderr
+
+
+def damage(folder: Path) -> int:
+    """Cuts some kernels short, empties one and changes a byte of others."""
+    kernels = sorted(folder.glob("*.cubin"))
+    for index, kernel in enumerate(kernels[::8]):
+        code = kernel.read_bytes()
+        middle = len(code) // 2
+        changed = code[:middle] + bytes([code[middle] ^ 1]) + code[middle + 1 :]
+        kernel.write_bytes([code[:middle], b"", changed][index % 3])
+    return len(kernels[::8])
 
 
 class Server:
@@ -129,6 +149,8 @@ def serves(faults: str, lives: bool) -> None:
         server.stop()
 
 
+if not any(Path(folder, "libcuda.so.1").exists() for folder in ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib"]):
+    fails("no NVIDIA driver", LD_LIBRARY_PATH="")
 fails("there is no device|no CUDA-capable", CUDA_EMULATOR_DEVICES="0")
 fails("CUDA 11.8, but 12.0 is needed", CUDA_EMULATOR_DRIVER="11080")
 fails("compute capability 6.1, but 7.5", CUDA_EMULATOR_CAPABILITY="61")
@@ -138,7 +160,20 @@ fails("memory", faults="memory 4000000")
 fails("launching .*CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", faults="launch 20")
 fails("CUDA_ERROR_ILLEGAL_ADDRESS", faults="kernel 40")
 fails("CUDA_ERROR_UNKNOWN", faults="lost 60")
-print("gruff run: 9 faults end in errors", flush=True)
+print("gruff run: faults end in errors", flush=True)
+
+# With compiled kernels at hand, no compiler is needed; without a folder for them, or with a damaged one, they are compiled.
+answers(GRUFF_NVRTC="/nowhere")
+with tempfile.TemporaryDirectory() as folder:
+    copy = Path(folder, "kernels")
+    shutil.copytree(os.environ["GRUFF_KERNEL_CACHE"], copy)
+    damaged = damage(copy)
+    answers(GRUFF_KERNEL_CACHE=str(copy))
+    print(f"gruff run: {damaged} damaged kernels are compiled again", flush=True)
+    # Nobody, root neither, can make a folder below a file.
+    Path(folder, "file").write_text("")
+    answers("kernels cannot be kept", GRUFF_KERNEL_CACHE=str(Path(folder, "file", "kernels")))
+    print("gruff run: without a folder to keep kernels in, they are compiled with a warning", flush=True)
 serves("memory 0", lives=True)
 serves("launch 30", lives=True)
 serves("kernel 30", lives=False)

@@ -44,9 +44,9 @@ pub enum Activations {
 pub struct Ceilings {
     /// Bytes read and written by a copy of its own memory, both counted.
     pub copy: f64,
-    /// Products of bfloat16 by tensor cores (`mma.sync`), each with its addition; `None` without such.
+    /// Products of bfloat16 by tensor cores (`mma.sync` or `wgmma`), each with its addition; `None` without such.
     pub bf16: Option<f64>,
-    /// The same of bytes.
+    /// Products of bytes (`mma.sync`).
     pub int8: Option<f64>,
     /// Products of f32 by the ordinary units.
     pub f32: f64,
@@ -149,6 +149,18 @@ pub(crate) trait Backend:
     /// Kernels that were loaded so far.
     fn loaded_kernels(&self) -> usize {
         0
+    }
+
+    /// Whether these kernels, or what they do at once, are left out on the device: operations then take the plain way
+    /// ([`crate::plain::card`]). The CPU has a device of its own for that.
+    fn lacks(&self, _what: Without) -> bool {
+        false
+    }
+
+    /// Runs plain Rust in the place of a kernel, on operands that are copied to the host and back, on devices with
+    /// [`lacks`](Self::lacks).
+    fn plainly(&self, _compute: &mut dyn FnMut(&ReferenceDevice) -> Result<()>) -> Result<()> {
+        Err(Error::Option { what: "the device has no plain way beside its own".to_owned() })
     }
 
     /// Calls `pass` without running its operations and gets their kernels ready; says how many were compiled, `None`,

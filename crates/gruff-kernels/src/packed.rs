@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gruff_blocks::BlockType;
 
 use crate::buffer::{Buffer, ForeignBytes};
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Result, Tensor};
 
 /// One matrix, or a stack of equally shaped matrices (experts), in ggml blocks.
 ///
@@ -56,6 +56,12 @@ impl PackedTensor {
     ) -> Result<Self> {
         let owner: Vec<u8> = bytes.to_vec();
         Self::from_foreign(device, Arc::new(owner), 0, block_type, shape)
+    }
+
+    /// The values of a contiguous f32 tensor `[rows, cols]`, where they are.
+    pub(crate) fn of_floats(tensor: &Tensor) -> Result<Self> {
+        let shape = [1, tensor.shape()[0], tensor.shape()[1]];
+        Self::in_buffer(tensor.buffer().clone(), tensor.offset(), BlockType::F32, shape)
     }
 
     fn in_buffer(

@@ -147,15 +147,12 @@ impl LoadOptions {
             }
             "reference" => Ok(Device::reference(activations)),
             name if cuda_ordinal(name).is_some() => {
-                if let Some(family) = self.without.iter().find(|part| !part.is_of_loop()) {
-                    return Err(Error::Option(format!(
-                        "kernels can be left out (here {family}) on the CPU only; choose --device cpu"
-                    )));
-                }
                 let graphs = !self.without.contains(&Without::Graphs);
                 let activations = or_exact(Activations::Bf16);
                 let early_launch = !self.without.contains(&Without::EarlyLaunch);
-                let options = CudaOptions { activations, graphs, early_launch, ..CudaOptions::default() };
+                let without = self.without.iter().copied().filter(|part| !part.is_of_loop()).collect();
+                let options =
+                    CudaOptions { activations, graphs, early_launch, without, ..CudaOptions::default() };
                 Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)
             }
             other => Err(Error::Option(format!(

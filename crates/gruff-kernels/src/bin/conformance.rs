@@ -7,13 +7,14 @@ use gruff_kernels::conformance::{Options, Outcome, run};
 const USAGE: &str = "\
 Holds this machine's devices to the contracts of all operations.
 
-Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--subset NAME] [--json]
-                   [--failures]
+Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--subset NAME] [--plain]
+                   [--json] [--failures]
        conformance --compile-cuda ARCH
 
   --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
   --filter    only cases whose operation and label contain OP: `linear`, `linear Q4_K`
   --subset    only a subset of the cases: sanitize, what compute-sanitizer gets through in about two minutes
+  --plain     with kernels left out: the CPU's plain ones, or, on a card, what stands in their place
   --json      one JSON object a line instead of the table
   --failures  only what failed
   --compile-cuda
@@ -37,6 +38,7 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--help" | "-h" => return Ok(None),
             "--json" => parsed.json = true,
             "--failures" => parsed.only_failures = true,
+            "--plain" => parsed.options.plain = true,
             "--filter" => parsed.options.filter = Some(arguments.next().ok_or("--filter needs a name")?),
             "--subset" => {
                 let name = arguments.next().ok_or("--subset needs a name")?;

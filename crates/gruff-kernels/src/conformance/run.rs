@@ -13,7 +13,8 @@ pub struct Options {
     pub cpu: bool,
     /// Run on the reference device itself.
     pub reference: bool,
-    /// Run on the CPU with families in their plainest form, all but the delta rule, which keeps another state.
+    /// Run on the CPU with families in their plainest form, all but the delta rule, which keeps another state; on a card with
+    /// what stands in the place of its kernels.
     pub plain: bool,
     /// Run on the NVIDIA card with this number.
     pub cuda: Option<usize>,
@@ -124,19 +125,22 @@ impl Bench {
             if options.reference {
                 devices.push((activations, Device::reference(activations)));
             }
+            // Plain products do not round their inputs.
+            let without: &[Without] = match activations {
+                _ if !options.plain => &[],
+                Activations::F32 => &[Without::Matmul, Without::Moe],
+                Activations::Int8 => &[Without::Norm, Without::Attention, Without::Fusion],
+                Activations::Bf16 => &[Without::Norm, Without::Attention, Without::DeltaNet, Without::Fusion],
+            };
             if let Some(ordinal) = options.cuda.filter(|_| activations != Activations::Int8) {
-                let options = CudaOptions { activations, ..CudaOptions::default() };
+                let options =
+                    CudaOptions { activations, without: without.to_vec(), ..CudaOptions::default() };
                 devices.push((activations, Device::cuda(ordinal, options)?));
             }
             if activations == Activations::Bf16 {
                 continue;
             }
-            if options.plain {
-                // Plain products do not round their inputs.
-                let without: &[Without] = match activations {
-                    Activations::F32 => &[Without::Matmul, Without::Moe],
-                    _ => &[Without::Norm, Without::Attention, Without::Fusion],
-                };
+            if options.plain && options.cuda.is_none() {
                 let cpu = CpuOptions { threads: Some(2), activations, isa: None };
                 devices.push((activations, Device::cpu_without(cpu, without)?));
             }

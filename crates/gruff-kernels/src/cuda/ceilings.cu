@@ -22,6 +22,34 @@ extern "C" __global__ void __launch_bounds__(256) products_bf16(float *out, int 
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
+#if __CUDA_ARCH_FEAT_SM90_ALL
+
+// The same by four warps together, operands in shared memory: 64 x 128 x 16, chain after chain into the same sums.
+extern "C" __global__ void __launch_bounds__(256) products_bf16_together(float *out, int rounds) {
+    constexpr int rows = 64, columns = 128, depth = 16, piece = 8 * 8;
+    __shared__ __align__(128) u16 shared[(rows + columns) * depth];
+    // Between 1 and 2.
+    for (int i = threadIdx.x; i < (rows + columns) * depth; i += blockDim.x) shared[i] = (u16)(0x3f80 + i % 127);
+    ptx::publish_shared();
+    __syncthreads();
+    // Pieces of 8 x 8 values, those of the next 8 values of the same rows behind those of all rows.
+    u64 a = ptx::matrix_at(shared, rows / 8 * piece * 2, piece * 2);
+    u64 b = ptx::matrix_at(shared + rows * depth, columns / 8 * piece * 2, piece * 2);
+    float sums[64] = {};
+    for (int round = 0; round < rounds; round++) {
+        ptx::wgmma_begin();
+#pragma unroll
+        for (int chain = 0; chain < CHAINS; chain++) ptx::wgmma_bf16(sums, a, b, true);
+        ptx::wgmma_made();
+        ptx::wgmma_wait<0>();
+    }
+    float sum = 0.0f;
+    for (int i = 0; i < 64; i++) sum += sums[i];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+#endif
+
 // Products of bytes: 16 x 8 x 32 a warp, chain and round.
 extern "C" __global__ void __launch_bounds__(256) products_int8(int *out, int rounds) {
     int sums[CHAINS][4] = {};

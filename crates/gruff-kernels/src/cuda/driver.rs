@@ -1,6 +1,6 @@
 //! The driver: one card, its primary context and one stream.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use super::clock;
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
 use super::phase::Phase;
+use super::pinned::Page;
 use super::staging::Staging;
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ pub(crate) struct Context {
     /// The first fault that every later call meets again.
     lost: OnceLock<String>,
     pub(super) clock: clock::State,
+    /// Through this, larger copies to the host go.
+    pub(super) reading: Mutex<Option<Page>>,
 }
 
 /// What is known of a card.
@@ -147,6 +150,7 @@ impl Context {
             card,
             lost: OnceLock::new(),
             clock: clock::State::default(),
+            reading: Mutex::default(),
         };
         opened.make_current().map_err(|error| fail("opening", error))?;
         for stream in [&mut opened.stream, &mut opened.recorder] {
@@ -230,6 +234,11 @@ impl Drop for Context {
         }
         self.drop_staging();
         self.clock.end();
+        let reading = self.reading.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(page) = reading {
+            // SAFETY: whoever copies to it waits.
+            unsafe { page.free() };
+        }
         // SAFETY: retained in `open`.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }

@@ -10,6 +10,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::driver::Context;
 use super::error::CudaError;
 use super::phase::{self, Phase};
+use super::pinned::Page;
 use crate::{Error, Result};
 
 /// Bytes behind every allocation that may be read: more than a group of 256 packed values has.
@@ -17,6 +18,11 @@ const READ_BEHIND: usize = 512;
 
 /// Bytes of pageable memory up to which a driver takes a copy over without waiting for the stream.
 pub(super) const TAKEN_AT_ONCE: usize = 32 << 10;
+
+/// Bytes from which on copies to the host go through page-locked memory, and how many of them at once: to pageable memory a
+/// driver copies slowly.
+const READ_THROUGH: usize = 64 << 10;
+const READ_AT_ONCE: usize = 4 << 20;
 
 /// A piece of a card's memory; given back when dropped.
 pub(crate) struct CudaMemory {
@@ -128,8 +134,26 @@ impl CudaMemory {
         self.context.clock.touch();
         self.context.clock.release();
         let source = self.pointer + offset as CUdeviceptr;
+        if bytes.len() < READ_THROUGH {
+            return self.fetch(source, bytes);
+        }
+        let mut reading = lock(&self.context.reading);
+        if reading.is_none() {
+            *reading = Page::new(&self.context, READ_AT_ONCE).ok();
+        }
+        let Some(page) = &mut *reading else { return self.fetch(source, bytes) };
+        for (index, piece) in bytes.chunks_mut(READ_AT_ONCE).enumerate() {
+            let source = source + (index * READ_AT_ONCE) as CUdeviceptr;
+            self.fetch(source, page.slice_mut(piece.len()))?;
+            piece.copy_from_slice(page.slice(piece.len()));
+        }
+        Ok(())
+    }
+
+    /// Copies from an address in the memory, and waits.
+    fn fetch(&self, source: CUdeviceptr, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
-        // SAFETY: in range (asserted); the copy is waited for before the slice is given back.
+        // SAFETY: in range (asserted by the caller); the copy is waited for before the slice is given back.
         self.context.call(
             || format!("copying {len} bytes out"),
             || unsafe {

@@ -18,10 +18,12 @@ mod launch;
 mod memory;
 mod nvrtc;
 pub(crate) mod phase;
+mod pinned;
 mod record;
 pub(crate) mod sources;
 mod staging;
 pub(crate) mod step;
+mod uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,7 +37,7 @@ use crate::later::Coming;
 use crate::profile::Clock;
 use crate::reference::ReferenceDevice;
 use crate::replay::Recording;
-use crate::{Activations, Ceilings, Error, Result, Step, Tensor};
+use crate::{Activations, Ceilings, Error, Result, Step, Tensor, Without};
 
 use cache::KernelCache;
 use driver::Context;
@@ -45,6 +47,7 @@ use later::Landings;
 use memory::Pool;
 use phase::Phase;
 use sources::{Defines, Source};
+use uploads::Uploads;
 
 pub use driver::{Card, cards};
 pub use error::CudaError;
@@ -67,11 +70,19 @@ pub struct CudaOptions {
     /// Whether kernels begin before the one in front of them has ended, which they wait for (programmatic dependent
     /// launch). Results are the same.
     pub early_launch: bool,
+    /// Kernels to leave out, to see what they contribute.
+    pub without: Vec<Without>,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { activations: Activations::Bf16, kernel_cache: None, graphs: true, early_launch: true }
+        Self {
+            activations: Activations::Bf16,
+            kernel_cache: None,
+            graphs: true,
+            early_launch: true,
+            without: Vec::new(),
+        }
     }
 }
 
@@ -87,8 +98,10 @@ pub(crate) struct CudaDevice {
     recorded: Arc<Pool>,
     constants: Mutex<HashMap<Vec<u8>, Arc<Pooled>>>,
     landings: Arc<Landings>,
+    uploads: Uploads,
     graphs: bool,
     early: Early,
+    without: Vec<Without>,
     kernels: Kernels,
     context: Arc<Context>,
 }
@@ -106,7 +119,14 @@ impl CudaDevice {
         kernels.check_compiler()?;
         let card = &context.card;
         let (major, minor) = card.capability;
-        let name = format!("cuda:{ordinal} ({}, compute {major}.{minor})", card.name);
+        let mut name = format!("cuda:{ordinal} ({}, compute {major}.{minor})", card.name);
+        let without: Vec<&str> = options.without.iter().map(|without| without.name()).collect();
+        if !without.is_empty() {
+            name += &format!(" without {}", without.join(", "));
+        }
+        // In the place of these there are copies from and to the host, which no recording takes.
+        let host = [Without::Matmul, Without::Norm, Without::Moe];
+        let graphs = options.graphs && !options.without.iter().any(|without| host.contains(without));
         Ok(Self {
             name,
             activations: options.activations,
@@ -117,8 +137,10 @@ impl CudaDevice {
             recorded: Arc::default(),
             constants: Mutex::default(),
             landings: Arc::default(),
-            graphs: options.graphs,
+            uploads: Uploads::default(),
+            graphs,
             early: Early::new(options.early_launch, card),
+            without: options.without,
             kernels,
             context,
         })
@@ -296,11 +318,21 @@ impl Backend for CudaDevice {
         self.record_step(step, pass)
     }
 
+    fn lacks(&self, what: Without) -> bool {
+        self.without.contains(&what)
+    }
+
+    fn plainly(&self, compute: &mut dyn FnMut(&ReferenceDevice) -> Result<()>) -> Result<()> {
+        self.on_host(compute)
+    }
+
     fn loaded_kernels(&self) -> usize {
         self.kernels.count()
     }
 
     fn prepare(&self, pass: &mut dyn FnMut()) -> Option<Result<usize>> {
+        // Its weights are there.
+        self.uploads.forget();
         let guard = phase::Guard::begin(&self.context, Phase::Rehearsing)?;
         pass();
         let needs = phase::needs();
@@ -311,7 +343,7 @@ impl Backend for CudaDevice {
     fn import(&self, bytes: ForeignBytes) -> Option<Memory> {
         let bytes = (*bytes).as_ref();
         let memory = CudaMemory::take(&self.context, bytes.len())?;
-        memory.write(0, bytes).ok()?;
+        self.uploads.fill(&self.context, &memory, bytes).ok()?;
         Some(Memory::Cuda(memory))
     }
 }

@@ -34,6 +34,7 @@ pub use quantize::{Q8_BLOCK, is_loud, loud_bar, round_block, round_row};
 use gruff_blocks::BlockType;
 
 use crate::check::Check;
+use crate::plain::card;
 use crate::profile::Work;
 use crate::{Activation, DType, Device, Family, PackedTensor, Result, Tensor};
 
@@ -148,7 +149,10 @@ pub fn linear_many(x: &Activation, projections: &[Projection]) -> Result<()> {
     check.run(
         Family::Matmul,
         || projections_work(x, projections),
-        |backend| backend.linear_many(x, projections),
+        |backend| match card::unfused(backend) {
+            true => card::linear_many(backend, x, projections),
+            false => backend.linear_many(x, projections),
+        },
     )
 }
 
@@ -166,7 +170,10 @@ pub fn linear_add(x: &Activation, weight: &PackedTensor, residual: &Tensor) -> R
     check.run(
         Family::Matmul,
         || product_work(x, &[weight], &[residual, residual]),
-        |backend| backend.linear_add(x, weight, residual),
+        |backend| match card::unfused(backend) {
+            true => card::linear_add(backend, x, weight, residual),
+            false => backend.linear_add(x, weight, residual),
+        },
     )
 }
 
@@ -193,7 +200,10 @@ pub fn linear_glu(
     check.run(
         Family::Matmul,
         || product_work(x, &[gate, up], &[out]),
-        |backend| backend.linear_glu_activation(x, gate, up, glu, out),
+        |backend| match card::unfused(backend) {
+            true => card::linear_glu(backend, x, gate, up, glu, out).and_then(|()| Activation::new(out)),
+            false => backend.linear_glu_activation(x, gate, up, glu, out),
+        },
     )
 }
 

@@ -19,7 +19,7 @@ pub(crate) mod reference;
 use crate::check::Check;
 use crate::matmul::{Glu, check_weight};
 use crate::profile::Work;
-use crate::{Activation, DType, Family, PackedTensor, Result, Tensor};
+use crate::{Activation, DType, Family, PackedTensor, Result, Tensor, Without};
 
 /// How experts are chosen and weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +120,12 @@ pub fn experts_glu(
     check.run(
         Family::Moe,
         || experts_work(x, x.rows() * used, &[gate, up], out),
-        |backend| backend.experts_glu_activation(x, ids, gate, up, glu, out),
+        |backend| match backend.lacks(Without::Moe) {
+            true => backend
+                .plainly(&mut |host| host.experts_glu(x, ids, gate, up, glu, out))
+                .and_then(|()| Activation::new(out)),
+            false => backend.experts_glu_activation(x, ids, gate, up, glu, out),
+        },
     )
 }
 
@@ -152,7 +157,10 @@ pub fn experts_combine(
     check.run(
         Family::Moe,
         || experts_work(hidden, tokens * used, &[down], out),
-        |backend| backend.experts_combine(hidden, ids, weights, down, out),
+        |backend| match backend.lacks(Without::Moe) {
+            true => backend.plainly(&mut |host| host.experts_combine(hidden, ids, weights, down, out)),
+            false => backend.experts_combine(hidden, ids, weights, down, out),
+        },
     )
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod cuda;
 mod reference;
 
 use crate::check::Check;
+use crate::plain::card;
 use crate::profile::Work;
 use crate::{Activation, DType, Family, Result, Tensor};
 
@@ -70,7 +71,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<(
     check_rms_norm(x, weight, out)?.run(
         Family::Norm,
         || Work::through([x, weight, out]),
-        |backend| backend.rms_norm(x, weight, eps, out),
+        |backend| card::rms_norm(backend, x, weight, eps, out),
     )
 }
 
@@ -83,7 +84,10 @@ pub fn rms_norm_activation(x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) 
     check_rms_norm(x, weight, out)?.run(
         Family::Norm,
         || Work::through([x, weight, out]),
-        |backend| backend.rms_norm_activation(x, weight, eps, out),
+        |backend| match card::plain_norms(backend) {
+            true => card::rms_norm(backend, x, weight, eps, out).and_then(|()| Activation::new(out)),
+            false => backend.rms_norm_activation(x, weight, eps, out),
+        },
     )
 }
 
@@ -102,7 +106,10 @@ pub fn add_rms_norm(
     check_add_rms_norm(residual, delta, weight, out)?.run(
         Family::Norm,
         || Work::through([residual, residual, delta, weight, out]),
-        |backend| backend.add_rms_norm(residual, delta, weight, eps, out),
+        |backend| match card::plain_norms(backend) {
+            true => card::add_rms_norm(backend, residual, delta, weight, eps, out),
+            false => backend.add_rms_norm(residual, delta, weight, eps, out),
+        },
     )
 }
 
@@ -120,7 +127,11 @@ pub fn add_rms_norm_activation(
     check_add_rms_norm(residual, delta, weight, out)?.run(
         Family::Norm,
         || Work::through([residual, residual, delta, weight, out]),
-        |backend| backend.add_rms_norm_activation(residual, delta, weight, eps, out),
+        |backend| match card::plain_norms(backend) {
+            true => card::add_rms_norm(backend, residual, delta, weight, eps, out)
+                .and_then(|()| Activation::new(out)),
+            false => backend.add_rms_norm_activation(residual, delta, weight, eps, out),
+        },
     )
 }
 
@@ -133,7 +144,10 @@ pub fn gated_rms_norm(x: &Tensor, weight: &Tensor, gate: &Tensor, eps: f32, out:
     check_gated_rms_norm(x, weight, gate, out)?.run(
         Family::Norm,
         || Work::through([x, weight, gate, out]),
-        |backend| backend.gated_rms_norm(x, weight, gate, eps, out),
+        |backend| match card::plain_norms(backend) {
+            true => card::gated_rms_norm(backend, x, weight, gate, eps, out),
+            false => backend.gated_rms_norm(x, weight, gate, eps, out),
+        },
     )
 }
 
@@ -158,7 +172,11 @@ pub fn gated_rms_norm_activation(
     check_gated_rms_norm(x, weight, gate, &by_heads)?.run(
         Family::Norm,
         || Work::through([x, weight, gate, out]),
-        |backend| backend.gated_rms_norm_activation(x, weight, gate, eps, out),
+        |backend| match card::plain_norms(backend) {
+            true => card::gated_rms_norm(backend, x, weight, gate, eps, &by_heads)
+                .and_then(|()| Activation::new(out)),
+            false => backend.gated_rms_norm_activation(x, weight, gate, eps, out),
+        },
     )
 }
 
@@ -169,7 +187,7 @@ pub fn gated_rms_norm_activation(
 pub fn l2_norm(x: &Tensor, eps: f32, scale: f32, out: &Tensor) -> Result<()> {
     let check = Check::new("l2_norm", out)?;
     check_rows(&check, x, out)?;
-    check.run(Family::Norm, || Work::through([x, out]), |backend| backend.l2_norm(x, eps, scale, out))
+    check.run(Family::Norm, || Work::through([x, out]), |backend| card::l2_norm(backend, x, eps, scale, out))
 }
 
 fn check_rms_norm<'a>(x: &Tensor, weight: &Tensor, out: &'a Tensor) -> Result<Check<'a>> {

@@ -5,6 +5,7 @@
 //! The plain delta rule is the recurrence; it keeps S as it is after the last token and cannot drop tokens again.
 
 mod attention;
+pub(crate) mod card;
 mod delta_net;
 mod matmul;
 mod moe;
@@ -29,7 +30,11 @@ use crate::rope::{RopeOps, RopeSpec, RopeStyle};
 use crate::sampling::{SampleSpec, SamplingOps};
 use crate::{Activation, Activations, DType, Error, KvLayer, PackedTensor, Result, StateLayer, Step, Tensor};
 
-/// What a device can do without: most on a CPU, the last three on a device that runs behind its callers.
+/// What a device can do without: kernels on a CPU and on a card, the last three on a device that runs behind its callers.
+///
+/// What stands in the place of kernels on a card: products have their weights unpacked to f32 in its memory first; attention
+/// and the delta rule go to the ordinary units instead of tensor cores; norms and products of experts are computed by
+/// plain Rust on the host, which is slow; what is fused is done one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Without {
     /// Products with packed weights.
@@ -66,7 +71,7 @@ impl Without {
         Without::EarlyLaunch,
     ];
 
-    /// Whether it is about how steps follow one another, on NVIDIA cards, not about a family of kernels, on the CPU.
+    /// Whether it is about how steps follow one another, which is so on NVIDIA cards alone, not about a family of kernels.
     pub const fn is_of_loop(self) -> bool {
         matches!(self, Without::Graphs | Without::LateIds | Without::EarlyLaunch)
     }

@@ -78,8 +78,8 @@ pub(crate) struct Bench {
     /// clock, kernel by kernel
     #[arg(long, conflicts_with = "generate")]
     profile: bool,
-    /// Leave these out, to see what they contribute. On the CPU, families of kernels, then computed in their plainest
-    /// form (threaded f32, unfused): matmul, norm, attention, delta-net, moe, fusion. On NVIDIA cards: graphs (decode
+    /// Leave these out, to see what they contribute. Families of kernels, then computed in their plainest form (on the
+    /// CPU threaded f32, unfused): matmul, norm, attention, delta-net, moe, fusion. On NVIDIA cards also graphs (decode
     /// steps recorded and replayed), late-ids (with --generate: steps that begin before the last tokens are read),
     /// early-launch (kernels that begin before the one in front of them has ended)
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', value_parser = parse_without)]

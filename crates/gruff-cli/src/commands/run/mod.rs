@@ -153,9 +153,15 @@ impl Run {
                 }
             }
         }
+        let opened = started.elapsed().as_secs_f64();
         let model = self.compute.load(&self.source, &checkpoint, console)?;
+        let loaded = started.elapsed().as_secs_f64() - opened;
         let memory = model.memory()?;
+        let ready = started.elapsed().as_secs_f64() - opened - loaded;
         console.detail(format_args!("memory: {memory}"));
+        console.detail(format_args!(
+            "start: {opened:.2} s for file and tokenizer, {loaded:.2} s for device and weights, {ready:.2} s for caches and kernels"
+        ));
         let draft = match &self.draft_model {
             Some(name) => {
                 let checkpoint = self.source.open(name, console)?;

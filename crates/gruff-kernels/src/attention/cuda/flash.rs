@@ -8,7 +8,8 @@ use super::Heads;
 use crate::attention::AttentionSpec;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
-use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
+use crate::device::Backend;
+use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
 
 pub(crate) static FLASH: Source = Source {
     name: "flash.cu",
@@ -122,6 +123,7 @@ impl CudaDevice {
             && heads.value_dim <= 512
             && Form::SMALL.shared_bytes(heads) <= self.card().shared_bytes
             && Form::large(heads, self.card().shared_bytes).shared_bytes(heads) <= self.card().shared_bytes
+            && !self.lacks(Without::Attention)
     }
 
     pub(super) fn flash(

@@ -5,7 +5,8 @@ use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::cuda::step::{Plan, chunks};
 use crate::delta_net::DeltaInputs;
-use crate::{CHUNK, Result, StateLayer, StateShape, Step, StepSequence, Tensor};
+use crate::device::Backend;
+use crate::{CHUNK, Result, StateLayer, StateShape, Step, StepSequence, Tensor, Without};
 use std::sync::Arc;
 
 pub(crate) static SCAN: Source = Source {
@@ -68,6 +69,7 @@ impl CudaDevice {
             && shape.value_dim.is_multiple_of(16)
             && shape.key_dim <= 128
             && scan_bytes(shape, 1) <= self.card().shared_bytes
+            && !self.lacks(Without::DeltaNet)
     }
 
     /// Entries of the sequences that one kernel takes: sequence, its first piece; `None` where few tokens come of every

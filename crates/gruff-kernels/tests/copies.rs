@@ -1,0 +1,47 @@
+//! Values come back from a card as they went there, whichever way they take; where there is a card (or what stands in for
+//! one, `tools/emulator`, which with CUDA_EMULATOR_LATE=1 copies as late as a card may).
+
+use std::sync::Arc;
+
+use gruff_kernels::conformance::Values;
+use gruff_kernels::{CudaError, CudaOptions, DType, Device, Error};
+
+/// The card.
+fn card() -> Option<Device> {
+    match Device::cuda(0, CudaOptions::default()) {
+        Ok(device) => Some(device),
+        Err(Error::Cuda(error @ CudaError::NoDriver { .. })) => {
+            eprintln!("nothing is copied here: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Bytes that differ at every place where pieces might be mistaken for each other.
+fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    let mut values = Values::new(seed);
+    let words = (0..count.div_ceil(8)).flat_map(|_| (values.bits() & 0x3f7f_ffff_3f7f_ffff).to_le_bytes());
+    words.take(count).collect()
+}
+
+#[test]
+fn bytes_come_back_as_they_went() {
+    let Some(device) = card() else { return };
+    // Below, at and above the sizes where copies take another way, and where a piece ends.
+    let sizes = [4, 60 << 10, 64 << 10, 1 << 20, (1 << 20) + 4, 4 << 20, (4 << 20) + 4, (37 << 20) + 12];
+    // One behind the other, nobody waits in between, and their owners are gone.
+    let mut sent = Vec::new();
+    for (seed, size) in sizes.into_iter().chain(sizes).enumerate() {
+        let owner = Arc::new(bytes(seed as u64, size));
+        let tensor = device.from_foreign(owner, 0, DType::F32, &[size / 4]).expect("there is memory");
+        sent.push((seed, size, tensor));
+    }
+    for (seed, size, tensor) in sent {
+        let got: Vec<u8> =
+            tensor.to_vec_f32().expect("it comes back").into_iter().flat_map(f32::to_le_bytes).collect();
+        let expected = bytes(seed as u64, size);
+        let first = got.iter().zip(&expected).position(|(got, expected)| got != expected);
+        assert_eq!((got.len(), first), (size, None), "{size} bytes");
+    }
+}
