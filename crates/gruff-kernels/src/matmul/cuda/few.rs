@@ -169,8 +169,9 @@ impl Product<'_> {
         let processors = self.device.card().multiprocessors.max(1);
         let columns = 2 * column_tiles * TILE_ROWS * GROUP_BYTES;
         let room = self.shared().saturating_sub(columns) / warp_bytes(self.block_type(), self.aligned);
-        let most = if column_tiles == BATCH_TILES { 10 } else { 8 };
-        room.min(most).min(self.tiles.div_ceil(processors).max(4))
+        // A block for each multiprocessor where that can be, else some that take turns.
+        let one_each = self.tiles.div_ceil(processors);
+        room.min(if one_each <= 10 { one_each.max(4) } else { 8 })
     }
 
     /// Columns `first..` with warps that go through them together.
