@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::{DeltaInputs, DeltaNetOps};
 use crate::cuda::sources::Source;
 use crate::cuda::step::{Plan, chunks};
-use crate::cuda::{CudaDevice, Launch};
+use crate::cuda::{CudaDevice, Launch, pointer};
 use crate::{CHUNK, Result, StateLayer, Step, StepSequence, Tensor};
 
 pub(crate) use tensor::{SCAN, TOKEN};
@@ -46,6 +46,7 @@ const FEW: usize = 8;
 
 /// As in the sources.
 const CHANNELS: usize = 128;
+const CONV_RUN: usize = 16;
 const COLUMNS: usize = 32;
 const THREADS: usize = 128;
 const CHUNK_THREADS: usize = 256;
@@ -63,20 +64,34 @@ impl DeltaNetOps for CudaDevice {
         let (channels, ring) = (layer.shape().conv_channels, layer.shape().conv_rows());
         let blocks = channels.div_ceil(CHANNELS);
         let at_once = step.sequences().iter().all(|sequence| sequence.len == 1);
-        self.launch(&CONV, &[], "causal_conv")?
-            .grid([step.len(), blocks, 1])
-            .block(CHANNELS)
-            .rows_of(x)
-            .arg(weight)
-            .arg(layer.conv())
-            .arg(ring as i32)
-            .rows_of(out)
-            .arg(tables.sequences())
-            .arg(tables.owners())
-            .arg(channels as i32)
-            .arg(layer.shape().conv_kernel as i32)
-            .arg(i32::from(at_once))
-            .run()?;
+        // `struct Conv`.
+        let conv = [
+            pointer(x),
+            x.strides()[0] as u64,
+            pointer(weight),
+            pointer(layer.conv()),
+            ring as u64,
+            pointer(out),
+            out.strides()[0] as u64,
+            tables.sequences(),
+            tables.owners(),
+            channels as u64 | (layer.shape().conv_kernel as u64) << 32,
+        ];
+        if at_once {
+            self.launch(&CONV, &[], "causal_conv")?
+                .grid([step.len(), blocks, 1])
+                .block(CHANNELS)
+                .arg(conv)
+                .arg(1)
+                .run()?;
+        } else {
+            self.launch(&CONV, &[], "causal_conv_runs")?
+                .grid([step.len().div_ceil(CONV_RUN), blocks, 1])
+                .block(CHANNELS)
+                .arg(conv)
+                .arg(step.len() as i32)
+                .run()?;
+        }
         if at_once {
             return Ok(());
         }
