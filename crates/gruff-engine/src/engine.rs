@@ -227,7 +227,7 @@ impl Engine {
 
     /// Why no request can be answered any more, if so: the device is lost. The requests that met it have failed.
     pub fn lost(&self) -> Option<&str> {
-        self.model.device().lost()
+        self.model.devices().into_iter().find_map(|device| device.lost())
     }
 
     /// Computes one step and says what it brought; nothing when idle.

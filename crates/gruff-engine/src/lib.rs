@@ -5,6 +5,7 @@ mod beams;
 mod check;
 mod choose;
 mod deliver;
+mod device_plan;
 mod disk;
 mod engine;
 mod error;
@@ -15,6 +16,7 @@ mod late;
 pub mod logits;
 mod options;
 mod pages;
+mod place;
 mod plan;
 mod prefix;
 mod request;
@@ -30,9 +32,11 @@ mod turns;
 
 pub use beams::{BeamParams, EarlyStopping};
 pub use check::Checker;
+pub use device_plan::DevicePlan;
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use options::{EngineOptions, PrefixCacheFolder};
+pub use place::{Chosen, Division, fits_on, place};
 pub use plan::{Context, MemoryPlan, available_memory};
 pub use prefix::CacheStats;
 pub use request::{

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use gruff_kernels::{CHUNK, Device, PAGE_LEN};
-use gruff_models::{CachePlan, Model, ModelConfig};
+use gruff_kernels::{CHUNK, PAGE_LEN};
+use gruff_models::{CachePlan, Model, PartBytes, Placement};
 
+use crate::device_plan::Planned;
 use crate::error::refuse;
-use crate::{EngineOptions, Error, Result};
+use crate::{DevicePlan, EngineOptions, Error, Result};
 
-/// What stays free for the system and for what no plan can count, where no one has said what may be used.
-const HEADROOM: u64 = 256 << 20;
+/// What stays free of each device for the system and for what no plan can count, where no one has said what may be used.
+pub(crate) const HEADROOM: u64 = 256 << 20;
 
 /// The context that `Context::Auto` does not exceed on its own, however much memory there is.
 const AUTO_CONTEXT: usize = 32_768;
@@ -53,8 +54,12 @@ pub struct MemoryPlan {
     pub snapshots: u64,
     /// Intermediate results and logits of a step.
     pub scratch: u64,
-    /// What the system says is available, where it says so.
+    /// Intermediate results of recorded steps, on devices that record them.
+    pub recordings: u64,
+    /// What the devices say is available, where they say so.
     pub available: Option<u64>,
+    /// What each device holds of that, in the order in which a step comes to them.
+    pub devices: Vec<DevicePlan>,
 }
 
 impl MemoryPlan {
@@ -64,11 +69,24 @@ impl MemoryPlan {
     /// [`Error::Memory`] with the sum spelled out when it does not fit, [`Error::Request`] for a context the
     /// model or the options make impossible.
     pub fn new(model: &dyn Model, options: &EngineOptions) -> Result<Self> {
-        let trained = model.config().max_position_embeddings;
+        Self::placed(model, model.placement(), options)
+    }
+
+    /// Plans for `model` with its parts where `placement` says, wherever they are now: before weights are copied to
+    /// devices.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn placed(model: &dyn Model, placement: &Placement, options: &EngineOptions) -> Result<Self> {
+        let parts = PartBytes::of(model);
+        Self::of(&Planned::new(model.config(), &parts, placement, options), options)
+    }
+
+    pub(crate) fn of(planned: &Planned, options: &EngineOptions) -> Result<Self> {
+        let trained = planned.config.max_position_embeddings;
         if options.max_sequences == 0 {
             return refuse("max_sequences", "0 sequences can compute nothing; ask for at least 1");
         }
-        let available = options.memory.or_else(|| available_on(model.device()));
         let context = match options.context {
             Context::Tokens(0) => return refuse("ctx", "a context of 0 tokens holds nothing"),
             Context::Tokens(tokens) if tokens > trained => {
@@ -80,35 +98,26 @@ impl MemoryPlan {
                 );
             }
             Context::Tokens(tokens) => tokens,
-            Context::Auto => Self::fitting_context(model, options, trained.min(AUTO_CONTEXT), available),
+            Context::Auto => Self::fitting_context(planned, options, trained.min(AUTO_CONTEXT)),
         };
-        let plan = Self::with_context(model, options, context, available);
-        plan.check_prefix_cache(&model.config().caches, options)?;
+        let plan = Self::with_context(planned, options, context);
+        plan.check_prefix_cache(&planned.config.caches, options)?;
         if plan.cache_tokens < context {
             return refuse(
                 "cache_tokens",
                 format!("{} tokens do not hold one sequence of {context}", plan.cache_tokens),
             );
         }
-        match available {
-            Some(available) if !plan.fits_beside(headroom(options), available) => {
-                Err(Error::Memory(plan.refusal(headroom(options))))
-            }
-            _ => Ok(plan),
+        match plan.fits_devices(headroom(options)) {
+            true => Ok(plan),
+            false => Err(Error::Memory(plan.refusal(headroom(options)))),
         }
     }
 
-    fn fitting_context(
-        model: &dyn Model,
-        options: &EngineOptions,
-        most: usize,
-        available: Option<u64>,
-    ) -> usize {
-        let Some(available) = available else { return most };
+    fn fitting_context(planned: &Planned, options: &EngineOptions, most: usize) -> usize {
         let mut context = most;
         while context > LEAST_CONTEXT {
-            let plan = Self::with_context(model, options, context, Some(available));
-            if plan.fits_beside(headroom(options), available) {
+            if Self::with_context(planned, options, context).fits_devices(headroom(options)) {
                 break;
             }
             context = (context / 2).max(LEAST_CONTEXT.min(most));
@@ -116,47 +125,49 @@ impl MemoryPlan {
         context
     }
 
-    fn with_context(
-        model: &dyn Model,
-        options: &EngineOptions,
-        context: usize,
-        available: Option<u64>,
-    ) -> Self {
+    fn with_context(planned: &Planned, options: &EngineOptions, context: usize) -> Self {
         let full = options.max_sequences.saturating_mul(context.next_multiple_of(PAGE_LEN));
         let cache_tokens =
             options.cache_tokens.map_or(full, |tokens| tokens.next_multiple_of(PAGE_LEN).min(full));
-        let config = model.config();
-        let state = config.caches.state_bytes(options.rollback, options.max_sequences);
-        let per_token = config.caches.bytes_per_token(options.kv_dtype) as u64;
+        let caches = &planned.config.caches;
+        let per_token = caches.bytes_per_token(options.kv_dtype) as u64;
         let kv = (cache_tokens as u64).saturating_mul(per_token);
-        let (prefix_tokens, snapshots) = prefix_cache(&config.caches, options, kv);
-        Self {
+        let (prefix_tokens, snapshots) = prefix_cache(caches, options, kv);
+        let mut plan = Self {
             context,
             cache_tokens,
             max_sequences: options.max_sequences,
-            weights: config.weight_bytes,
+            weights: 0,
             kv,
             prefix_tokens,
             prefix_cache: (prefix_tokens as u64).saturating_mul(per_token).saturating_add(snapshots),
             snapshots,
-            state: state.map_or(u64::MAX, |bytes| bytes as u64),
-            scratch: scratch_bytes(config, options),
-            available,
-        }
+            state: 0,
+            scratch: 0,
+            recordings: 0,
+            available: planned.all_available(),
+            devices: Vec::new(),
+        };
+        plan.devices = planned.devices(&plan, options);
+        let sum = |part: fn(&DevicePlan) -> u64| plan.devices.iter().map(part).fold(0, u64::saturating_add);
+        let (weights, state) = (sum(|own| own.weights), sum(|own| own.state));
+        let (scratch, recordings) = (sum(|own| own.scratch), sum(|own| own.recordings));
+        Self { weights, state, scratch, recordings, ..plan }
+    }
+
+    /// Whether every device has room for its part.
+    fn fits_devices(&self, headroom: u64) -> bool {
+        self.devices.iter().all(|device| device.fits(headroom))
     }
 
     /// Whether it fits into so many bytes, with some left for the system.
     pub fn fits(&self, available: u64) -> bool {
-        self.fits_beside(HEADROOM, available)
-    }
-
-    fn fits_beside(&self, headroom: u64, available: u64) -> bool {
-        self.total().saturating_add(headroom) <= available
+        self.total().saturating_add(HEADROOM) <= available
     }
 
     /// The sum.
     pub fn total(&self) -> u64 {
-        let parts = [self.weights, self.kv, self.state, self.prefix_cache, self.scratch];
+        let parts = [self.weights, self.kv, self.state, self.prefix_cache, self.scratch, self.recordings];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -181,12 +192,15 @@ impl MemoryPlan {
     }
 
     fn refusal(&self, headroom: u64) -> String {
-        let free = match headroom {
-            0 => String::new(),
-            bytes => format!(", {} of which stay free for the system", Bytes(bytes)),
+        let free = match (headroom, self.devices.len()) {
+            (0, _) => String::new(),
+            (bytes, ..=1) => format!(", {} of which stay free for the system", Bytes(bytes)),
+            (bytes, _) => format!("; {} of each stay free for the system", Bytes(bytes)),
         };
+        let card = self.devices.iter().any(|device| device.device.starts_with("cuda"));
+        let split = if card { ", parts on the CPU (--device auto, --gpu-layers, --n-cpu-moe)" } else { "" };
         format!(
-            "not enough memory: {self}{free}. Choose a smaller --ctx, fewer sequences, a smaller model or a \
+            "not enough memory: {self}{free}. Choose a smaller --ctx, fewer sequences{split}, a smaller model or a \
              smaller quantization"
         )
     }
@@ -196,18 +210,24 @@ impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "weights {} + KV {} ({} tokens) + state {} + prefix cache {} + scratch {} = {}",
+            "weights {} + KV {} ({} tokens) + state {} + prefix cache {} + scratch {}",
             Bytes(self.weights),
             Bytes(self.kv),
             self.cache_tokens,
             Bytes(self.state),
             Bytes(self.prefix_cache),
             Bytes(self.scratch),
-            Bytes(self.total()),
         )?;
-        match self.available {
-            Some(available) => write!(f, ", of {} available", Bytes(available)),
-            None => Ok(()),
+        if self.recordings > 0 {
+            write!(f, " + recordings {}", Bytes(self.recordings))?;
+        }
+        write!(f, " = {}", Bytes(self.total()))?;
+        if let Some(available) = self.available {
+            write!(f, ", of {} available", Bytes(available))?;
+        }
+        match self.devices.as_slice() {
+            [] | [_] => Ok(()),
+            several => several.iter().try_for_each(|device| write!(f, "; {device}")),
         }
     }
 }
@@ -239,33 +259,13 @@ fn headroom(options: &EngineOptions) -> u64 {
     if options.memory.is_some() { 0 } else { HEADROOM }
 }
 
-/// Rows of the residual stream's width that a step holds at once: the stream, its norm, projections, the
-/// feed-forward's inner rows and their quantized forms. Measured on the supported families, rounded up.
-const ROWS_IN_FLIGHT: u64 = 24;
-
-/// Intermediate results of a full step and its logits.
-fn scratch_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
-    let in_flight = (options.step_tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
-    let rows = (options.max_sequences as u64).saturating_mul(1 + options.rollback as u64);
-    in_flight.saturating_add(rows.saturating_mul(config.vocab_size as u64)).saturating_mul(4)
-}
-
 /// A number of bytes for people.
-struct Bytes(u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = self.0 as f64 / (1 << 20) as f64;
         if mib >= 1024.0 { write!(f, "{:.2} GiB", mib / 1024.0) } else { write!(f, "{mib:.1} MiB") }
-    }
-}
-
-/// Bytes that the device can give a model, the weights that it holds already included; of devices that compute in the
-/// system's memory, what the system can give.
-fn available_on(device: &Device) -> Option<u64> {
-    match device.free_bytes() {
-        Some(free) => Some((free + device.allocated_bytes()) as u64),
-        None => available_memory(),
     }
 }
 

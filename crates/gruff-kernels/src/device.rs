@@ -22,7 +22,7 @@ use crate::norm::NormOps;
 use crate::plain::PlainDevice;
 use crate::profile::{Clock, Family, OpProfile, Profile, Work};
 use crate::reference::ReferenceDevice;
-use crate::replay::Recording;
+use crate::replay::{MOST_SEQUENCES, Recording};
 use crate::rope::RopeOps;
 use crate::sampling::SamplingOps;
 use crate::{DType, Error, Result, Step, Tensor, Without};
@@ -129,6 +129,12 @@ pub(crate) trait Backend:
     /// Whether it runs behind its callers, so that the ids of one step may be read while the next one runs.
     fn runs_behind(&self) -> bool {
         false
+    }
+
+    /// Copies a tensor of another device without waiting for either, behind what was called on both; `None` where they
+    /// cannot. Both are alike and without gaps.
+    fn copy_from_peer(&self, _from: &Tensor, _to: &Tensor) -> Option<Result<()>> {
+        None
     }
 
     /// Copies integers out behind what was called; `None` where that is done at once.
@@ -519,6 +525,11 @@ impl Device {
         self.inner.backend.records() && !self.inner.profile.is_on()
     }
 
+    /// Of steps of one token a sequence, with up to `most` of them, the largest that is recorded; 0 where none is.
+    pub fn recorded_sequences(&self, most: usize) -> usize {
+        if self.inner.backend.records() { most.min(MOST_SEQUENCES) } else { 0 }
+    }
+
     /// The right to record or replay; `None` while somebody else has it or holds a recording's result.
     pub(crate) fn lease(&self) -> Option<Lease<'_>> {
         let mut recorded = lock(&self.inner.recorded);
@@ -598,6 +609,11 @@ impl Device {
     /// [`Error::Cuda`] when the device is [`lost`](Self::lost).
     pub fn prepare(&self, mut pass: impl FnMut()) -> Result<usize> {
         self.inner.backend.prepare(&mut pass).unwrap_or(Ok(0))
+    }
+
+    /// See [`Backend::copy_from_peer`]; for tensors of this device.
+    pub(crate) fn copy_from_peer(&self, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
+        self.exclusive(from.span_bytes(), || self.inner.backend.copy_from_peer(from, to))
     }
 
     /// Counts operations and their time from now on, or no longer; see [`take_profile`](Self::take_profile). Devices that run

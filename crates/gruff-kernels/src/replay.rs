@@ -13,7 +13,7 @@ use crate::step::DrawKind;
 use crate::{DType, Device, Error, Result, Step, StepTokens, Tensor};
 
 /// The most sequences of a step that is recorded: with more, launches take little of its time.
-const MOST_SEQUENCES: usize = 256;
+pub(crate) const MOST_SEQUENCES: usize = 256;
 
 /// Recordings that are kept, one for each number of sequences and way of drawing from their logits.
 const MOST_RECORDINGS: usize = 64;

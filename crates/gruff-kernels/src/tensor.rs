@@ -233,6 +233,24 @@ impl Tensor {
         Self::contiguous_in(self.buffer.clone(), self.offset, self.dtype, shape)
     }
 
+    /// The same values on `device`, in recycled memory ([`Device::scratch`]); this very tensor where it lives there. Copied
+    /// through the host's memory unless the devices copy from each other.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], and what the devices say.
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        if self.device().same(device) {
+            return Ok(self.clone());
+        }
+        let copy = device.scratch(self.dtype, self.shape())?;
+        let direct = if self.is_contiguous() { device.copy_from_peer(self, &copy) } else { None };
+        match direct {
+            Some(copied) => copied?,
+            None => copy.write_raw(&self.to_raw()?)?,
+        }
+        Ok(copy)
+    }
+
     /// Copies the values out, in order. Waits for the device. Half-precision values are widened.
     ///
     /// # Errors

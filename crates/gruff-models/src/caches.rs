@@ -4,7 +4,7 @@ use gruff_kernels::{
     DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepTokens, Tensor,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Placement, Result};
 
 /// What one layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,26 @@ pub enum LayerCache {
     },
     /// A recurrent state of fixed size, in slots. `rollback` is set when caches are made.
     State(StateShape),
+}
+
+impl LayerCache {
+    /// Bytes of keys and values that one token takes.
+    pub fn bytes_per_token(&self, kv_dtype: KvDtype) -> usize {
+        match *self {
+            LayerCache::Kv { kv_heads, key_dim, value_dim } => {
+                KvLayer::bytes_per_token(kv_dtype, kv_heads, key_dim, value_dim)
+            }
+            LayerCache::State(_) => 0,
+        }
+    }
+
+    /// Bytes that the recurrent states of `slots` sequences take; `None` when they cannot be counted.
+    pub fn state_bytes(&self, rollback: usize, slots: usize) -> Option<usize> {
+        match *self {
+            LayerCache::Kv { .. } => Some(0),
+            LayerCache::State(shape) => StateShape { rollback, ..shape }.pool_bytes(slots),
+        }
+    }
 }
 
 /// What every layer of a model remembers: sizes to plan memory with, before any is taken.
@@ -44,13 +64,7 @@ impl CachePlan {
 
     /// Bytes of keys and values that one token takes in all layers.
     pub fn bytes_per_token(&self, kv_dtype: KvDtype) -> usize {
-        let layer_bytes = |layer: &LayerCache| match *layer {
-            LayerCache::Kv { kv_heads, key_dim, value_dim } => {
-                KvLayer::bytes_per_token(kv_dtype, kv_heads, key_dim, value_dim)
-            }
-            LayerCache::State(_) => 0,
-        };
-        self.0.iter().map(layer_bytes).sum()
+        self.0.iter().map(|layer| layer.bytes_per_token(kv_dtype)).sum()
     }
 
     /// Bytes of a page of [`PAGE_LEN`] tokens in all layers.
@@ -60,10 +74,7 @@ impl CachePlan {
 
     /// Bytes that the recurrent states of `slots` sequences take in all layers; `None` when they cannot be counted.
     pub fn state_bytes(&self, rollback: usize, slots: usize) -> Option<usize> {
-        self.0.iter().try_fold(0_usize, |sum, layer| match *layer {
-            LayerCache::Kv { .. } => Some(sum),
-            LayerCache::State(shape) => sum.checked_add(StateShape { rollback, ..shape }.pool_bytes(slots)?),
-        })
+        self.0.iter().try_fold(0_usize, |sum, layer| sum.checked_add(layer.state_bytes(rollback, slots)?))
     }
 
     /// Bytes of the caches that `options` ask for; `None` when they cannot be counted.
@@ -96,7 +107,7 @@ pub enum CacheLayer {
     State(StateLayer),
 }
 
-/// The memory of all layers of a model on one device.
+/// The memory of all layers of a model, of each on its device.
 ///
 /// Page and slot numbers mean the same in every layer; who owns which is the caller's business, told to each
 /// step by its sequences.
@@ -114,8 +125,17 @@ impl Caches {
     /// # Errors
     /// [`Error::Kernel`] when it cannot be had.
     pub fn new(device: &Device, plan: &CachePlan, options: &CacheOptions) -> Result<Self> {
+        Self::placed(&Placement::on(device), plan, options)
+    }
+
+    /// Takes the memory for `plan`, of each layer on the device that `placement` says.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when it cannot be had.
+    pub fn placed(placement: &Placement, plan: &CachePlan, options: &CacheOptions) -> Result<Self> {
         let CacheOptions { kv_dtype, pages, slots, rollback } = *options;
-        let make = |layer: &LayerCache| -> Result<CacheLayer> {
+        let make = |(index, layer): (usize, &LayerCache)| -> Result<CacheLayer> {
+            let device = placement.layer(index);
             Ok(match *layer {
                 LayerCache::Kv { kv_heads, key_dim, value_dim } => {
                     CacheLayer::Kv(KvLayer::new(device, kv_dtype, pages, kv_heads, key_dim, value_dim)?)
@@ -125,7 +145,7 @@ impl Caches {
                 }
             })
         };
-        let layers = plan.layers().iter().map(make).collect::<Result<_>>()?;
+        let layers = plan.layers().iter().enumerate().map(make).collect::<Result<_>>()?;
         Ok(Self { recordings: Recordings::default(), layers, options: *options })
     }
 

@@ -116,8 +116,13 @@ impl DecoderConfig {
         };
         let (modules, parameters) = weights.take_named();
         let mut base =
-            ModelBase::new(config, weights.device().clone(), names).with_named(modules, parameters);
+            ModelBase::placed(config, weights.placement().clone(), names).with_named(modules, parameters);
         base.origin = Origin::of(keys.gguf());
+        let place = weights.placement();
+        if !weights.module("lm_head").exists() && !place.head().same(place.embedding()) {
+            let (table, head) = ("model.embed_tokens.weight", "lm_head.weight");
+            base.parameters = base.parameters.with_copy(table, head, place.head());
+        }
         Ok(base)
     }
 

@@ -181,7 +181,7 @@ impl Model for Gemma3 {
     }
 
     fn takes_late_ids(&self) -> bool {
-        self.is_as_loaded()
+        self.is_as_loaded() && self.base.takes_late_ids()
     }
 
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
@@ -203,9 +203,16 @@ impl Model for Gemma3 {
 
 impl Gemma3 {
     fn pass(&self, cx: &Forward, caches: &Caches) -> Result<Tensor> {
-        let (global, local) = (cx.rope(&self.global_rope)?, cx.rope(&self.local_rope)?);
+        let ropes = || -> Result<_> { Ok((cx.rope(&self.global_rope)?, cx.rope(&self.local_rope)?)) };
         let mut x = self.embed_tokens.forward(cx)?;
+        let (mut global, mut local) = ropes()?;
         for layer in &self.layers {
+            if x.enter(cx, cx.placement.layer(layer.index))? {
+                (global, local) = ropes()?;
+            }
+            if cx.is_idle() {
+                continue;
+            }
             let rope = if layer.is_sliding { &local } else { &global };
             if !x.replaced(cx, &layer.name)? {
                 layer.forward(cx, &mut x, rope, caches)?;

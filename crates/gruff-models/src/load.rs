@@ -5,7 +5,7 @@ use gruff_kernels::Device;
 
 use crate::keys::{Keys, file_name};
 use crate::weights::Weights;
-use crate::{Error, Model, Names, Result, gemma3, llama, qwen2, qwen3, qwen35};
+use crate::{Error, Model, Names, Placement, Result, gemma3, llama, qwen2, qwen3, qwen35};
 
 /// One value of `general.architecture`, the file's names, and the function that puts the model together.
 type Architecture = (&'static str, Names, fn(&Keys, &Weights) -> Result<Box<dyn Model>>);
@@ -39,6 +39,14 @@ pub fn names(architecture: &str) -> Option<Names> {
 /// weights, [`Error::Key`], [`Error::TensorShape`] and [`Error::Gguf`] for one that contradicts itself or
 /// lacks a part.
 pub fn load(gguf: &Gguf, device: &Device) -> Result<Box<dyn Model>> {
+    load_placed(gguf, &Placement::on(device))
+}
+
+/// As [`load`], each part on the device that `placement` says.
+///
+/// # Errors
+/// As [`load`]; [`Error::Kernel`] when a device has no room for its part.
+pub fn load_placed(gguf: &Gguf, placement: &Placement) -> Result<Box<dyn Model>> {
     let architecture = gguf.metadata().require_str("general.architecture")?;
     check_decoder(gguf, architecture)?;
     let Some((_, names, load)) = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture) else {
@@ -48,7 +56,7 @@ pub fn load(gguf: &Gguf, device: &Device) -> Result<Box<dyn Model>> {
             supported: supported_architectures().collect(),
         });
     };
-    let weights = Weights::new(gguf, device, *names);
+    let weights = Weights::new(gguf, placement, *names);
     let model = load(&Keys::new(gguf, architecture), &weights)?;
     let unused = weights.unused();
     if !unused.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activation, DType, PackedTensor, Tensor, elementwise, embedding, matmul, moe};
+use gruff_kernels::{Activation, DType, Device, PackedTensor, Tensor, elementwise, embedding, matmul, moe};
 
 use crate::adapters::Rows;
 use crate::{Error, Model, ModuleInfo, ModuleKind, Result, Weight};
@@ -37,7 +37,7 @@ impl Lora {
     ///
     /// Beside a matrix `a` is `[rank, inputs]` and `b` `[outputs, rank]`; beside a stack of experts there is one of each
     /// for every expert, `[experts, rank, inputs]` and `[experts, outputs, rank]`; the table of embeddings counts as a
-    /// matrix whose inputs are the vocabulary: `[rank, vocab]` and `[hidden, rank]`.
+    /// matrix whose inputs are the vocabulary: `[rank, vocab]` and `[hidden, rank]`. They are copied to the module's device.
     ///
     /// # Errors
     /// [`Error::Lora`] for a module that the model does not have or that has no matrix, shapes that do not fit it, and
@@ -55,9 +55,6 @@ impl Lora {
         if !factor.is_finite() {
             return refuse(format!("{factor} cannot be a scale"));
         }
-        if !a.device().same(model.device()) || !b.device().same(model.device()) {
-            return refuse(format!("A and B must live on {}", model.device().name()));
-        }
         let [matrices, rank, inputs] = shape;
         let outputs = b.shape()[b.shape().len() - 2];
         let read = |name: &str, weight: &Weight| -> Result<Vec<f32>> {
@@ -73,9 +70,10 @@ impl Lora {
             ModuleKind::Embedding => (turned(&a_values, inputs), [1, inputs, rank]),
             _ => (a_values, [matrices, rank, inputs]),
         };
+        let device = model.placement().of_module(module);
         let pair = LoraPair {
-            a: packed(model, &a_values, a_shape)?,
-            b: packed(model, &b_values, [matrices, outputs, rank])?,
+            a: packed(device, &a_values, a_shape)?,
+            b: packed(device, &b_values, [matrices, outputs, rank])?,
             rank,
             factor,
         };
@@ -150,9 +148,9 @@ fn turned(values: &[f32], columns: usize) -> Vec<f32> {
 }
 
 /// Matrices as products read them.
-fn packed(model: &dyn Model, values: &[f32], shape: [usize; 3]) -> Result<PackedTensor> {
+fn packed(device: &Device, values: &[f32], shape: [usize; 3]) -> Result<PackedTensor> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Ok(PackedTensor::from_bytes(model.device(), &bytes, BlockType::F32, shape)?)
+    Ok(PackedTensor::from_bytes(device, &bytes, BlockType::F32, shape)?)
 }
 
 impl LoraPair {

@@ -8,7 +8,8 @@ use gruff_kernels::{Device, Step, Tensor};
 
 use crate::{
     Adapters, AttnChoice, AttnImplementation, CacheOptions, CachePlan, Caches, Error, ForwardOptions, Hooks,
-    ModelOutput, Module, ModuleGuard, ModuleInfo, Modules, Names, Origin, Parameters, Result, Weight,
+    ModelOutput, Module, ModuleGuard, ModuleInfo, Modules, Names, Origin, Parameters, Placement, Result,
+    Weight,
 };
 
 /// A model's sizes, as its metadata and tensors state them.
@@ -39,8 +40,10 @@ pub struct ModelConfig {
 pub struct ModelBase {
     /// The model's sizes.
     pub config: ModelConfig,
-    /// The device that holds its weights and runs it.
+    /// The device that leaves its logits.
     pub device: Device,
+    /// Where its parts live.
+    pub placement: Placement,
     /// Functions that see or replace module outputs.
     pub hooks: Hooks,
     /// Its modules in transformers' naming, and the GGUF tensors that hold them.
@@ -60,11 +63,17 @@ pub struct ModelBase {
 }
 
 impl ModelBase {
-    /// A model whose modules and weights have no names.
+    /// A model on one device whose modules and weights have no names.
     pub fn new(config: ModelConfig, device: Device, names: Names) -> Self {
+        Self::placed(config, Placement::on(&device), names)
+    }
+
+    /// A model on several devices whose modules and weights have no names.
+    pub fn placed(config: ModelConfig, placement: Placement, names: Names) -> Self {
         Self {
             config,
-            device,
+            device: placement.head().clone(),
+            placement,
             hooks: Hooks::default(),
             names,
             modules: Modules::default(),
@@ -77,6 +86,11 @@ impl ModelBase {
                 NEXT.fetch_add(1, Ordering::Relaxed)
             },
         }
+    }
+
+    /// Whether ids that are still on the device of the head are on that of the embedding table.
+    pub(crate) fn takes_late_ids(&self) -> bool {
+        self.placement.embedding().same(self.placement.head())
     }
 
     /// A number that no other model of the process has.
@@ -211,9 +225,19 @@ pub trait Model: Send + Sync {
         &self.base().config
     }
 
-    /// The device that holds its weights and runs it.
+    /// The device that holds its weights and runs it; of a model on several devices the one that leaves its logits.
     fn device(&self) -> &Device {
         &self.base().device
+    }
+
+    /// Where its parts live.
+    fn placement(&self) -> &Placement {
+        &self.base().placement
+    }
+
+    /// The devices that its parts live on, in the order in which a pass comes to them.
+    fn devices(&self) -> Vec<&Device> {
+        self.placement().devices(self.config().num_hidden_layers)
     }
 
     /// Functions that see or replace module outputs.
@@ -226,11 +250,11 @@ pub trait Model: Send + Sync {
         self.base().names
     }
 
-    /// Takes memory for caches on the model's device.
+    /// Takes memory for caches, of each layer on its device.
     ///
     /// # Errors
     /// [`crate::Error::Kernel`] when it cannot be had.
     fn new_caches(&self, options: &CacheOptions) -> Result<Caches> {
-        Caches::new(self.device(), &self.config().caches, options)
+        Caches::placed(self.placement(), &self.config().caches, options)
     }
 }

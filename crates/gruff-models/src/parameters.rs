@@ -181,10 +181,31 @@ impl Weight {
         }
     }
 
-    pub(crate) fn device(&self) -> &Device {
+    /// The device that it lives on.
+    pub fn device(&self) -> &Device {
         match self {
             Self::Packed(weight) => weight.tensor.device(),
             Self::Dense(tensor) => tensor.device(),
+        }
+    }
+
+    /// The same weight on another device.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] when there is no room for it.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        match self {
+            own if own.device().same(device) => Ok(own.clone()),
+            Self::Packed(weight) => {
+                let tensor = &weight.tensor;
+                let shape = [tensor.matrices(), tensor.rows(), tensor.cols()];
+                let bytes = Arc::new(weight.bytes().into_owned());
+                let scales: Vec<f32> = (0..tensor.matrices()).map(|matrix| tensor.scale(matrix)).collect();
+                let copy = PackedWeight::new(device, bytes, tensor.block_type(), shape)?;
+                let scaled = scales.iter().any(|scale| *scale != 1.0);
+                Ok(Self::Packed(if scaled { copy.with_scale(&scales)? } else { copy }))
+            }
+            Self::Dense(tensor) => Self::dense(device, &tensor.to_vec_f32()?, tensor.shape()),
         }
     }
 
@@ -226,11 +247,28 @@ pub(crate) type Overrides = HashMap<String, Weight>;
 pub struct Parameters {
     all: Arc<BTreeMap<String, Weight>>,
     overrides: Arc<Versioned<Overrides>>,
+    copy: Option<Arc<Copy>>,
+}
+
+/// A parameter that is on another device a second time, where it is known by another name.
+struct Copy {
+    of: &'static str,
+    name: &'static str,
+    device: Device,
 }
 
 impl Parameters {
     pub(crate) fn new(all: BTreeMap<String, Weight>) -> Self {
-        Self { all: Arc::new(all), overrides: Arc::default() }
+        Self { all: Arc::new(all), overrides: Arc::default(), copy: None }
+    }
+
+    /// The same, where what stands in for the parameter `of` is on `device` too, by the name `name`.
+    pub(crate) fn with_copy(self, of: &'static str, name: &'static str, device: &Device) -> Self {
+        Self { copy: Some(Arc::new(Copy { of, name, device: device.clone() })), ..self }
+    }
+
+    fn copy(&self, name: &str) -> Option<&Copy> {
+        self.copy.as_deref().filter(|copy| copy.of == name)
     }
 
     /// Their names, in alphabetical order.
@@ -262,13 +300,22 @@ impl Parameters {
             return refuse(format!("lives on {}; make the new one there", own.device().name()));
         }
         let weight = weight.like(own)?;
-        self.change(|map| map.insert(name.to_owned(), weight));
+        let copied = self.copy(name).map(|copy| Ok::<_, Error>((copy.name, weight.to_device(&copy.device)?)));
+        let copied = copied.transpose()?;
+        self.change(|map| {
+            map.extend(copied.map(|(name, weight)| (name.to_owned(), weight)));
+            map.insert(name.to_owned(), weight)
+        });
         Ok(())
     }
 
     /// Puts the file's own parameter back; says whether another was in its place.
     pub fn reset(&self, name: &str) -> bool {
-        self.change(|map| map.remove(name)).is_some()
+        self.change(|map| {
+            self.copy(name).and_then(|copy| map.remove(copy.name));
+            map.remove(name)
+        })
+        .is_some()
     }
 
     fn own(&self, name: &str) -> Result<&Weight> {

@@ -1,9 +1,11 @@
 //! Kernels got ready ahead, by rehearsing the steps that a model will be given.
 
-use gruff_kernels::sampling::{self, SampleSpec};
-use gruff_kernels::{DType, KvDtype, PAGE_LEN, Step, StepSequence};
+use std::cell::RefCell;
 
-use crate::{CacheOptions, Model, Result};
+use gruff_kernels::sampling::{self, SampleSpec};
+use gruff_kernels::{DType, Device, KvDtype, PAGE_LEN, Step, StepSequence};
+
+use crate::{CacheOptions, Caches, Model, Result};
 
 /// Steps that a model will be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,31 @@ pub struct Steps {
 
 /// Tokens that sequences have before, so that their keys are more than a block of a kernel takes.
 const PAST: usize = 6 * PAGE_LEN + 5;
+
+thread_local! {
+    static REHEARSED: RefCell<Option<Device>> = const { RefCell::new(None) };
+}
+
+/// Lasts until it is dropped.
+struct Rehearsal;
+
+impl Rehearsal {
+    fn of(device: &Device) -> Self {
+        REHEARSED.set(Some(device.clone()));
+        Self
+    }
+}
+
+impl Drop for Rehearsal {
+    fn drop(&mut self) {
+        REHEARSED.set(None);
+    }
+}
+
+/// The device whose kernels this thread gets ready: passes compute nothing on others meanwhile.
+pub(crate) fn rehearsed() -> Option<Device> {
+    REHEARSED.with_borrow(Clone::clone)
+}
 
 /// Numbers up to `most`, all of them where kernels differ by one more, then in steps, which grow where steps are so large
 /// that one takes longer than a kernel to compile.
@@ -40,20 +67,25 @@ pub fn prepare(model: &dyn Model, steps: &Steps) -> Result<usize> {
     if !model.is_as_loaded() {
         return Ok(0);
     }
-    let compiled = model.device().prepare(|| {
-        if let Err(error) = rehearse(model, steps) {
-            // What is missing is compiled when it is needed.
-            tracing::debug!("a rehearsal ended early: {error}");
-        }
-    })?;
+    let mut compiled = 0;
+    for device in model.devices() {
+        compiled += device.prepare(|| {
+            let _ended = Rehearsal::of(device);
+            if let Err(error) = rehearse(model, steps, device) {
+                // What is missing is compiled when it is needed.
+                tracing::debug!("a rehearsal ended early: {error}");
+            }
+        })?;
+    }
     Ok(compiled)
 }
 
-fn rehearse(model: &dyn Model, steps: &Steps) -> Result<()> {
+fn rehearse(model: &dyn Model, steps: &Steps, device: &Device) -> Result<()> {
     let (sequences, tokens) = (steps.sequences.max(1), steps.tokens.max(1));
     let pages = (PAST + tokens).div_ceil(PAGE_LEN);
-    let mut caches =
-        model.new_caches(&CacheOptions { kv_dtype: steps.kv_dtype, pages, slots: sequences, rollback: 0 })?;
+    let options = CacheOptions { kv_dtype: steps.kv_dtype, pages, slots: sequences, rollback: 0 };
+    // On the device that is rehearsed they take no memory; other devices' are not touched.
+    let mut caches = Caches::new(device, &model.config().caches, &options)?;
     let sequence = |slot, len| StepSequence { len, past: PAST, slot, pages: (0..pages as u32).collect() };
     let answers = sizes(sequences).map(|count| (0..count).map(|slot| sequence(slot, 1)).collect());
     let prompts = sizes(tokens).map(|len| vec![sequence(0, len)]);
@@ -61,6 +93,9 @@ fn rehearse(model: &dyn Model, steps: &Steps) -> Result<()> {
         let sequences: Vec<StepSequence> = sequences;
         let count = sequences.iter().map(|sequence| sequence.len).sum();
         let logits = model.forward(&Step::text(vec![0; count], sequences)?, &mut caches)?;
+        if !logits.device().same(device) {
+            continue;
+        }
         let rows = logits.shape()[0];
         let ids = logits.device().scratch(DType::I32, &[rows])?;
         for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.1)] {

@@ -9,14 +9,14 @@ use gruff_kernels::{Device, Tensor};
 
 use crate::keys::file_name;
 use crate::parameters::PackedWeight;
-use crate::{Error, ModuleInfo, ModuleKind, Names, Result, Weight};
+use crate::{Error, ModuleInfo, ModuleKind, Names, Placement, Result, Weight};
 
-/// The weights of a file for a device, asked for by transformers' module names.
+/// The weights of a file for the devices of a placement, asked for by transformers' module names.
 ///
 /// Matrices are borrowed from the file's map; vectors are unpacked to f32.
 pub(crate) struct Weights<'a> {
     gguf: &'a Gguf,
-    device: &'a Device,
+    placement: &'a Placement,
     names: Names,
     used: RefCell<HashSet<String>>,
     parameters: Cell<u64>,
@@ -26,14 +26,14 @@ pub(crate) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    pub(crate) fn new(gguf: &'a Gguf, device: &'a Device, names: Names) -> Self {
+    pub(crate) fn new(gguf: &'a Gguf, placement: &'a Placement, names: Names) -> Self {
         let (parameters, bytes) = (Cell::new(0), Cell::new(0));
         let (used, modules, named) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Self { gguf, device, names, used, parameters, bytes, modules, named }
+        Self { gguf, placement, names, used, parameters, bytes, modules, named }
     }
 
-    pub(crate) fn device(&self) -> &'a Device {
-        self.device
+    pub(crate) fn placement(&self) -> &'a Placement {
+        self.placement
     }
 
     /// The module called `name`: `model.layers.3`.
@@ -153,9 +153,19 @@ impl<'w> Module<'w> {
         self.packed([1, rows, cols])
     }
 
+    /// The device that the module lives on.
+    fn device(&self) -> &'w Device {
+        self.weights.placement.of_module(&self.name)
+    }
+
     /// The module's weight as a stack of matrices `[matrices, rows, cols]`.
     pub(crate) fn packed(&self, shape: [usize; 3]) -> Result<PackedWeight> {
-        let Weights { gguf, device, .. } = self.weights;
+        self.packed_on(self.device(), shape)
+    }
+
+    /// As [`packed`](Self::packed), on a device of the caller's choice.
+    pub(crate) fn packed_on(&self, device: &Device, shape: [usize; 3]) -> Result<PackedWeight> {
+        let gguf = self.weights.gguf;
         let [matrices, rows, cols] = shape;
         let tensor = self.require("weight")?;
         self.weights.check_shape(tensor, &[cols, rows, matrices])?;
@@ -209,7 +219,7 @@ impl<'w> Module<'w> {
     fn dense(&self, tensor: &TensorInfo, shape: &[usize]) -> Result<Tensor> {
         let expected: Vec<usize> = shape.iter().rev().copied().collect();
         self.weights.check_shape(tensor, &expected)?;
-        Ok(self.weights.device.tensor_f32(&self.weights.unpack(tensor)?, shape)?)
+        Ok(self.device().tensor_f32(&self.weights.unpack(tensor)?, shape)?)
     }
 
     fn tensor(&self, suffix: &str) -> Option<&'w TensorInfo> {

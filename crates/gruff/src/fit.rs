@@ -95,7 +95,8 @@ fn fit_named(
         memory: Some(u64::MAX),
         ..EngineOptions::default()
     };
-    let plan = MemoryPlan { available: Some(machine.memory), ..MemoryPlan::new(&*model, &options)? };
+    let mut plan = MemoryPlan { available: Some(machine.memory), ..MemoryPlan::new(&*model, &options)? };
+    plan.devices.iter_mut().for_each(|device| device.available = Some(machine.memory));
     let set = GgufSet { parts: vec![name.clone()], missing: Vec::new(), size: None };
     let quantization = set.quant().map(str::to_owned);
     let loss = quantization.as_ref().and_then(|found| {
@@ -190,7 +191,9 @@ mod tests {
             prefix_cache: 0,
             snapshots: 0,
             scratch: 0,
+            recordings: 0,
             available: None,
+            devices: Vec::new(),
         };
         let (name, quantization) = (String::new(), None);
         Fit {

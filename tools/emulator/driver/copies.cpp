@@ -63,6 +63,11 @@ EXPORTED CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
 EXPORTED CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     return copy(host(to), Place::DEVICE, host(from), Place::DEVICE, bytes, nullptr, true);
 }
+// Cards share one memory here; that they are not the ones whose memory it is goes unseen.
+EXPORTED CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext here, CUdeviceptr from, CUcontext there, size_t bytes, CUstream stream) {
+    if (!here || !there) return CUDA_ERROR_INVALID_CONTEXT;
+    return copy(host(to), Place::DEVICE, host(from), Place::DEVICE, bytes, stream, false);
+}
 EXPORTED CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
     const auto place = [](CUdeviceptr at) { return allocation_at(uintptr_t(at)) ? Place::DEVICE : Place::HOST; };
     return copy(host(to), place(to), host(from), place(from), bytes, stream, false);

@@ -260,7 +260,9 @@ fn identity(model: &dyn Model, options: &EngineOptions) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(fingerprint(model)?);
     hash.update(format!("{} {PAGE_LEN} {CHUNK} ", options.kv_dtype));
-    hash.update(format!("{:?} {} ", model.base().origin.modified, model.device().name()));
+    let config = model.config();
+    let place = model.placement().describe(config.num_hidden_layers, true);
+    hash.update(format!("{:?} {place} ", model.base().origin.modified));
     hash.update(format!("{:?} {}", model.attn_implementation(), env!("CARGO_PKG_VERSION")));
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

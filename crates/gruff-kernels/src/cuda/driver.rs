@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 
 use super::clock;
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
+use super::peer::Meeting;
 use super::phase::Phase;
 use super::pinned::Page;
 use super::staging::Staging;
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     recorder: sys::CUstream,
     /// Copies to the card that are under way.
     pub(super) staging: Staging,
+    /// Where other cards wait for this one.
+    meeting: Meeting,
     pub(crate) card: Card,
     /// The first fault that every later call meets again.
     lost: OnceLock<String>,
@@ -147,6 +150,7 @@ impl Context {
             stream: none,
             recorder: none,
             staging: Staging::default(),
+            meeting: Meeting::default(),
             card,
             lost: OnceLock::new(),
             clock: clock::State::default(),
@@ -168,6 +172,16 @@ impl Context {
     /// The stream that everything runs on.
     pub(crate) fn stream(&self) -> sys::CUstream {
         self.stream
+    }
+
+    /// The driver's handle.
+    pub(super) fn handle(&self) -> sys::CUcontext {
+        self.context
+    }
+
+    /// Where other cards wait for this one.
+    pub(super) fn meeting(&self) -> &Meeting {
+        &self.meeting
     }
 
     /// The stream that recordings are made on.
@@ -239,6 +253,7 @@ impl Drop for Context {
             // SAFETY: whoever copies to it waits.
             unsafe { page.free() };
         }
+        self.meeting.destroy();
         // SAFETY: retained in `open`.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }

@@ -93,6 +93,11 @@ impl CudaMemory {
         self.bytes
     }
 
+    /// The card's.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Whether operations of this thread touch the memory: none does in a rehearsal.
     fn is_touched(&self) -> bool {
         self.kind != Kind::Nowhere && self.context.phase() != Phase::Rehearsing

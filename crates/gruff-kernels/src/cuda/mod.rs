@@ -17,6 +17,7 @@ mod later;
 mod launch;
 mod memory;
 mod nvrtc;
+mod peer;
 pub(crate) mod phase;
 mod pinned;
 mod record;
@@ -304,6 +305,10 @@ impl Backend for CudaDevice {
 
     fn runs_behind(&self) -> bool {
         true
+    }
+
+    fn copy_from_peer(&self, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
+        peer::copy(&self.context, from, to)
     }
 
     fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {

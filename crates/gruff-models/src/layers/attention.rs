@@ -148,7 +148,7 @@ impl Attention {
             let mut weights = eager.weights();
             let mut changed = false;
             if cx.observes(&self.attn_weights) || cx.keeps_attentions() {
-                let tensor = cx.device.tensor_f32(&weights, &eager.weights_shape())?;
+                let tensor = cx.device().tensor_f32(&weights, &eager.weights_shape())?;
                 changed = cx.value(&self.attn_weights, Some(index), &tensor)?;
                 if changed {
                     weights = tensor.to_vec_f32()?;

@@ -63,7 +63,7 @@ impl<L: Layer> Model for Decoder<L> {
     }
 
     fn takes_late_ids(&self) -> bool {
-        self.is_as_loaded()
+        self.is_as_loaded() && self.base.takes_late_ids()
     }
 
     fn forward(&self, step: &Step, caches: &mut Caches) -> Result<Tensor> {
@@ -85,9 +85,15 @@ impl<L: Layer> Model for Decoder<L> {
 
 impl<L: Layer> Decoder<L> {
     fn pass(&self, cx: &Forward, caches: &Caches) -> Result<Tensor> {
-        let rope = cx.rope(&self.rope)?;
         let mut x = self.embed_tokens.forward(cx)?;
+        let mut rope = cx.rope(&self.rope)?;
         for (index, layer) in self.layers.iter().enumerate() {
+            if x.enter(cx, cx.placement.layer(index))? {
+                rope = cx.rope(&self.rope)?;
+            }
+            if cx.is_idle() {
+                continue;
+            }
             if !x.replaced(cx, layer.name())? {
                 layer.forward(cx, &mut x, &rope, caches)?;
             }

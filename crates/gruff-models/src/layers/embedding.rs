@@ -33,14 +33,18 @@ impl Embedding {
 
     /// The residual stream that a step begins with. Embeddings that are given are taken as they are.
     pub(crate) fn forward(&self, cx: &Forward) -> Result<Residual> {
+        cx.go_to(cx.placement.embedding());
         let x = cx.scratch(&[cx.tokens(), self.weight.cols()])?;
+        if cx.is_idle() {
+            return Ok(Residual::new(x));
+        }
         match cx.step.tokens() {
             StepTokens::Ids(ids) => {
                 let table = cx.packed(&self.name, &self.name, &self.weight);
                 embedding::embed_step(cx.step, table, self.scale, &x)?;
                 cx.adapt_embeddings(&self.name, ids, self.scale, &x)?;
             }
-            StepTokens::Embeddings(rows) => elementwise::copy(rows, &x)?,
+            StepTokens::Embeddings(rows) => elementwise::copy(&cx.carry(rows)?, &x)?,
         }
         cx.output(&self.name, &x)?;
         cx.keep_hidden_state(&x)?;

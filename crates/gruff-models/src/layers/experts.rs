@@ -85,9 +85,9 @@ impl ExpertStack {
         let repeated = cx.scratch(&[count, x.cols()])?;
         elementwise::gather_rows(x.tensor(), &rows, &repeated)?;
         let x = Activation::new(&repeated)?;
-        let each = cx.device.scratch(DType::I32, &[count, 1])?;
+        let each = cx.device().scratch(DType::I32, &[count, 1])?;
         each.write_i32(&ids.to_vec_i32()?)?;
-        let ones = cx.device.tensor_f32(&vec![1.0; count], &[count, 1])?;
+        let ones = cx.device().tensor_f32(&vec![1.0; count], &[count, 1])?;
         let mut products = Vec::with_capacity(2);
         for stack in stacks {
             let product = cx.scratch(&[count, stack.weight.rows()])?;

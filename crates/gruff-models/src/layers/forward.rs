@@ -11,9 +11,10 @@ use crate::adapters::ActiveAdapters;
 use crate::hooks::put;
 use crate::modules::Replacements;
 use crate::parameters::{Overrides, dense_of};
+use crate::prepare;
 use crate::{
     AttnImplementation, Caches, Error, ForwardOptions, HookContext, Hooks, InputContext, LayerAttentions,
-    ModelBase, ModelOutput, Module, Result, RoutedRows, Weight,
+    ModelBase, ModelOutput, Module, Placement, Result, RoutedRows, Weight,
 };
 
 /// One forward pass: its step, who intervenes in it, and what is kept of it.
@@ -21,7 +22,11 @@ use crate::{
 /// Whatever is not in use is `None`, so that a module pays one branch for it.
 pub(crate) struct Forward<'a> {
     pub(crate) step: &'a Step,
-    pub(crate) device: &'a Device,
+    pub(crate) placement: &'a Placement,
+    /// Where the pass is.
+    device: Cell<&'a Device>,
+    /// The device whose kernels are got ready, where that is what the pass is for: nothing else is computed.
+    rehearsed: Option<Device>,
     hooks: Option<&'a Hooks>,
     modules: Option<Arc<Replacements>>,
     weights: Option<Arc<Overrides>>,
@@ -50,7 +55,9 @@ impl<'a> Forward<'a> {
         };
         Ok(Self {
             step,
-            device: &base.device,
+            placement: &base.placement,
+            device: Cell::new(base.placement.embedding()),
+            rehearsed: prepare::rehearsed(),
             hooks: Some(&base.hooks).filter(|hooks| !hooks.is_empty()),
             modules: base.modules.replaced(),
             weights: base.parameters.overridden(),
@@ -69,10 +76,13 @@ impl<'a> Forward<'a> {
         caches: &Caches,
         pass: impl Fn(&Self) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        if !self.is_plain() || !caches.admit(self.step, base.config.vocab_size, self.device) {
+        let device = self.device.get();
+        // Recordings are of one device.
+        let plain = self.is_plain() && !self.placement.is_split();
+        if !plain || !caches.admit(self.step, base.config.vocab_size, device) {
             return self.drawn(pass(self)?);
         }
-        caches.recordings().run(self.device, self.step, base.id(), || self.drawn(pass(self)?))
+        caches.recordings().run(device, self.step, base.id(), || self.drawn(pass(self)?))
     }
 
     fn drawn(&self, logits: Tensor) -> Result<Tensor> {
@@ -110,9 +120,32 @@ impl<'a> Forward<'a> {
         self.step.len()
     }
 
+    /// The device that the pass is on.
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device.get()
+    }
+
+    /// Goes on on `device`.
+    pub(crate) fn go_to(&self, device: &'a Device) {
+        self.device.set(device);
+    }
+
+    /// Whether nothing is to be computed on the device that the pass is on, since another one's kernels are rehearsed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.rehearsed.as_ref().is_some_and(|device| !device.same(self.device()))
+    }
+
+    /// A tensor on the device that the pass is on: itself, or a copy in memory of the pass.
+    pub(crate) fn carry(&self, tensor: &Tensor) -> Result<Tensor> {
+        if self.rehearsed.is_some() && !tensor.device().same(self.device()) {
+            return Ok(self.device().scratch(tensor.dtype(), tensor.shape())?);
+        }
+        Ok(tensor.to_device(self.device())?)
+    }
+
     /// An f32 tensor for intermediate results, its content undefined.
     pub(crate) fn scratch(&self, shape: &[usize]) -> Result<Tensor> {
-        Ok(self.device.scratch(DType::F32, shape)?)
+        Ok(self.device().scratch(DType::F32, shape)?)
     }
 
     /// The step's cosines and sines.
@@ -281,7 +314,7 @@ impl<'a> Forward<'a> {
     /// Keeps a copy of the residual stream.
     pub(crate) fn keep_hidden_state(&self, x: &Tensor) -> Result<()> {
         let Some(states) = &self.kept.hidden_states else { return Ok(()) };
-        let copy = self.device.zeros(DType::F32, x.shape())?;
+        let copy = self.device().zeros(DType::F32, x.shape())?;
         elementwise::copy(x, &copy)?;
         states.borrow_mut().push(copy);
         Ok(())
@@ -295,7 +328,7 @@ impl<'a> Forward<'a> {
     /// Keeps a copy of the normalised stream.
     pub(crate) fn keep_last_hidden_state(&self, x: &Tensor) -> Result<()> {
         let Some(last) = &self.kept.last_hidden_state else { return Ok(()) };
-        let copy = self.device.zeros(DType::F32, x.shape())?;
+        let copy = self.device().zeros(DType::F32, x.shape())?;
         elementwise::copy(x, &copy)?;
         *last.borrow_mut() = Some(copy);
         Ok(())

@@ -170,7 +170,7 @@ impl GatedDeltaNet {
             let position = sequence.past + sequence.len;
             let values = recurrent::read(layer, sequence.slot, position)?;
             let state =
-                cx.device.tensor_f32(&values, &[shape.value_heads, shape.key_dim, shape.value_dim])?;
+                cx.device().tensor_f32(&values, &[shape.value_heads, shape.key_dim, shape.value_dim])?;
             if cx.value(&self.recurrent_state, Some(index), &state)?
                 && !recurrent::write(layer, sequence.slot, position, &state.to_vec_f32()?)?
             {

@@ -1,6 +1,6 @@
 use gruff_kernels::matmul::Glu;
 use gruff_kernels::moe::{self, Routing};
-use gruff_kernels::{Activation, DType, elementwise};
+use gruff_kernels::{Activation, DType, Device, Tensor, elementwise};
 
 use super::{Branch, ExpertStack, Forward, Linear, Mlp};
 use crate::keys::Keys;
@@ -68,6 +68,8 @@ pub(crate) struct Moe {
     experts: String,
     /// The names of the chosen experts and of their weights.
     top_k: [String; 2],
+    /// The layer that it is in.
+    layer: usize,
     /// The router.
     gate: Linear,
     gate_proj: ExpertStack,
@@ -112,6 +114,7 @@ impl Moe {
             gate: Linear::load(router, experts, hidden_size)?,
             down_proj: ExpertStack::load(stacks.module("down_proj"), [experts, hidden_size, width])?,
             name: w.name().to_owned(),
+            layer,
             experts: stacks.name().to_owned(),
             routing: config.routing,
             shared: shared.transpose()?,
@@ -133,23 +136,62 @@ impl Moe {
                 (logits, Some(gate))
             }
         };
-        let ids = cx.device.scratch(DType::I32, &[tokens, used])?;
+        let ids = cx.device().scratch(DType::I32, &[tokens, used])?;
         let weights = cx.scratch(&[tokens, used])?;
         moe::route(&logits, &self.routing, &ids, &weights)?;
         let [index_name, weights_name] = &self.top_k;
         cx.output(index_name, &ids)?;
         cx.output(weights_name, &weights)?;
 
-        let hidden = ExpertStack::glu(cx, x, &ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
-        let out = self.down_proj.combine(cx, &hidden, &ids, &weights)?;
-        cx.output(&self.experts, &out)?;
-
-        if let (Some(shared), Some(gate)) = (&self.shared, shared_gate) {
+        let shared = |cx: &Forward| -> Result<Option<Tensor>> {
+            let (Some(shared), Some(gate)) = (&self.shared, &shared_gate) else { return Ok(None) };
             let expert = shared.expert.forward(cx, x)?.value(cx)?;
-            elementwise::sigmoid_mul(&expert, &gate)?;
-            elementwise::add(&out, &expert)?;
+            elementwise::sigmoid_mul(&expert, gate)?;
+            Ok(Some(expert))
+        };
+        let there = cx.placement.experts(self.layer);
+        let (out, shared) = if there.same(cx.device()) {
+            let out = self.routed(cx, x, &ids, &weights)?;
+            (out, shared(cx)?)
+        } else {
+            self.routed_on(cx, there, [x.tensor(), &ids, &weights], shared)?
+        };
+        if let Some(shared) = shared {
+            elementwise::add(&out, &shared)?;
         }
         cx.output(&self.name, &out)?;
         Ok(Branch::Value(out))
+    }
+
+    /// The chosen experts of every token, weighted and summed.
+    fn routed(&self, cx: &Forward, x: &Activation, ids: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        let hidden = ExpertStack::glu(cx, x, ids, &self.gate_proj, &self.up_proj, Glu::Silu)?;
+        let out = self.down_proj.combine(cx, &hidden, ids, weights)?;
+        cx.output(&self.experts, &out)?;
+        Ok(out)
+    }
+
+    /// The same on another device, which is given the experts' input, ids and weights, while this one is at work on
+    /// `meanwhile`. Both results are on this one.
+    fn routed_on<'a>(
+        &self,
+        cx: &Forward<'a>,
+        there: &'a Device,
+        inputs: [&Tensor; 3],
+        meanwhile: impl Fn(&Forward) -> Result<Option<Tensor>>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let here = cx.device();
+        cx.go_to(there);
+        let [x, ids, weights] = inputs.map(|input| cx.carry(input));
+        cx.go_to(here);
+        let own = meanwhile(cx)?;
+        cx.go_to(there);
+        let (x, ids, weights) = (x?, ids?, weights?);
+        let out = match cx.is_idle() {
+            true => cx.scratch(x.shape())?,
+            false => self.routed(cx, &Activation::new(&x)?, &ids, &weights)?,
+        };
+        cx.go_to(here);
+        Ok((cx.carry(&out)?, own))
     }
 }

@@ -1,4 +1,4 @@
-use gruff_kernels::{Activation, Tensor, elementwise};
+use gruff_kernels::{Activation, Device, Tensor, elementwise};
 
 use super::{Forward, Linear, RmsNorm};
 use crate::Result;
@@ -42,6 +42,19 @@ pub(crate) struct Residual {
 impl Residual {
     pub(crate) fn new(x: Tensor) -> Self {
         Self { x, pending: None }
+    }
+
+    /// Carries the stream to `device`, where the pass goes on; says whether it came from another.
+    pub(crate) fn enter<'a>(&mut self, cx: &Forward<'a>, device: &'a Device) -> Result<bool> {
+        if cx.device().same(device) {
+            return Ok(false);
+        }
+        if !cx.is_idle() {
+            self.flush()?;
+        }
+        cx.go_to(device);
+        self.x = cx.carry(&self.x)?;
+        Ok(true)
     }
 
     /// Adds a branch: within its last projection where nobody looks in between, else with the next norm.

@@ -18,7 +18,9 @@ pub(crate) struct RopeTable {
 impl RopeTable {
     pub(crate) fn new(cx: &Forward, spec: &RopeSpec) -> Result<Self> {
         let table = cx.scratch(&[cx.tokens(), 2, spec.half()])?;
-        rope::rope_table(cx.step, spec, &table)?;
+        if !cx.is_idle() {
+            rope::rope_table(cx.step, spec, &table)?;
+        }
         Ok(Self { table, style: spec.style() })
     }
 

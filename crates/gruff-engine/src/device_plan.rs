@@ -1,0 +1,164 @@
+//! What each device holds of a model that is planned for.
+
+use std::fmt;
+
+use gruff_kernels::Device;
+use gruff_models::{ModelConfig, PartBytes, Placement};
+
+use crate::EngineOptions;
+use crate::plan::{Bytes, HEADROOM, MemoryPlan, available_memory};
+
+/// The part of a [`MemoryPlan`] that one device holds, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePlan {
+    /// The device's name.
+    pub device: String,
+    /// The packed weights of its layers, experts and ends (mapped from the file on the CPU).
+    pub weights: u64,
+    /// Keys and values of its layers, the prefix cache's with them.
+    pub kv: u64,
+    /// Recurrent state of its layers.
+    pub state: u64,
+    /// Snapshots of recurrent state for the prefix cache.
+    pub snapshots: u64,
+    /// Intermediate results of a step, and logits where the head is.
+    pub scratch: u64,
+    /// Intermediate results of recorded steps.
+    pub recordings: u64,
+    /// What the device says is available, where it says so.
+    pub available: Option<u64>,
+}
+
+impl DevicePlan {
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        let Self { weights, kv, state, snapshots, scratch, recordings, .. } = *self;
+        [weights, kv, state, snapshots, scratch, recordings].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Whether it fits, with so many bytes left for the system.
+    pub(crate) fn fits(&self, headroom: u64) -> bool {
+        self.available.is_none_or(|available| self.total().saturating_add(headroom) <= available)
+    }
+}
+
+impl fmt::Display for DevicePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { weights, kv, state, snapshots, scratch, recordings, .. } = *self;
+        write!(f, "{}: weights {} + KV {} + state {}", self.device, Bytes(weights), Bytes(kv), Bytes(state))?;
+        if snapshots > 0 {
+            write!(f, " + prefix cache {}", Bytes(snapshots))?;
+        }
+        write!(f, " + scratch {}", Bytes(scratch))?;
+        if recordings > 0 {
+            write!(f, " + recordings {}", Bytes(recordings))?;
+        }
+        write!(f, " = {}", Bytes(self.total()))?;
+        match self.available {
+            Some(available) => write!(f, ", of {} available", Bytes(available)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is planned for: a model's sizes and where its parts are to live.
+pub(crate) struct Planned<'a> {
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) parts: &'a PartBytes,
+    pub(crate) placement: &'a Placement,
+    /// What each of the placement's devices can give.
+    pub(crate) available: Vec<Option<u64>>,
+}
+
+impl<'a> Planned<'a> {
+    pub(crate) fn new(
+        config: &'a ModelConfig,
+        parts: &'a PartBytes,
+        placement: &'a Placement,
+        options: &EngineOptions,
+    ) -> Self {
+        let devices = placement.devices(config.num_hidden_layers);
+        let asked = options.memory;
+        let available = match devices.as_slice() {
+            [only] if only.free_bytes().is_none() => vec![asked.or_else(|| available_on(only))],
+            // Of cards, and of each of several devices, no more than there is.
+            several => several.iter().map(|device| at_most(available_on(device), asked)).collect(),
+        };
+        Self { config, parts, placement, available }
+    }
+
+    /// What all devices together can give.
+    pub(crate) fn all_available(&self) -> Option<u64> {
+        self.available.iter().try_fold(0_u64, |sum, own| Some(sum.saturating_add((*own)?)))
+    }
+
+    /// Each device's part of `plan`.
+    pub(crate) fn devices(&self, plan: &MemoryPlan, options: &EngineOptions) -> Vec<DevicePlan> {
+        let Self { config, placement, .. } = self;
+        let layers = config.num_hidden_layers;
+        let devices = placement.devices(layers);
+        // They are kept in the host's memory; a card alone has it counted as its own, which is on the safe side.
+        let keeper = devices.iter().position(|device| device.free_bytes().is_none()).unwrap_or(0);
+        let only = devices.len() == 1;
+        let tokens = (plan.cache_tokens + plan.prefix_tokens) as u64;
+        let part = |(index, device): (usize, &&Device)| {
+            let own = || {
+                let caches = config.caches.layers().iter().enumerate();
+                caches.filter(|(layer, _)| placement.layer(*layer).same(device)).map(|(_, cache)| cache)
+            };
+            let per_token: usize = own().map(|cache| cache.bytes_per_token(options.kv_dtype)).sum();
+            let state = own().try_fold(0_usize, |sum, cache| {
+                sum.checked_add(cache.state_bytes(options.rollback, options.max_sequences)?)
+            });
+            let head = placement.head().same(device);
+            DevicePlan {
+                device: device.name().to_owned(),
+                weights: if only { config.weight_bytes } else { self.parts.on(placement, device) },
+                kv: tokens.saturating_mul(per_token as u64),
+                state: state.map_or(u64::MAX, |bytes| bytes as u64),
+                snapshots: if index == keeper { plan.snapshots } else { 0 },
+                scratch: scratch_bytes(config, options, head),
+                recordings: if only { recording_bytes(device, config, options) } else { 0 },
+                available: self.available.get(index).copied().flatten(),
+            }
+        };
+        devices.iter().enumerate().map(part).collect()
+    }
+}
+
+/// What was found, or less where less is asked for, which leaves nothing to the system by itself.
+fn at_most(found: Option<u64>, most: Option<u64>) -> Option<u64> {
+    match (found, most) {
+        (Some(found), Some(most)) => Some(found.saturating_sub(HEADROOM).min(most)),
+        (found, most) => found.or(most),
+    }
+}
+
+/// Bytes that the device can give a model, the weights that it holds already included; of devices that compute in the
+/// system's memory, what the system can give.
+pub(crate) fn available_on(device: &Device) -> Option<u64> {
+    match device.free_bytes() {
+        Some(free) => Some((free + device.allocated_bytes()) as u64),
+        None => available_memory(),
+    }
+}
+
+/// Rows of the residual stream's width that a step holds at once: the stream, its norm, projections, the
+/// feed-forward's inner rows and their quantized forms. Measured on the supported families, rounded up.
+const ROWS_IN_FLIGHT: u64 = 24;
+
+/// Intermediate results of a full step, and its logits where the head is.
+fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, head: bool) -> u64 {
+    let in_flight = (options.step_tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
+    let rows = (options.max_sequences as u64).saturating_mul(1 + options.rollback as u64);
+    let logits = if head { rows.saturating_mul(config.vocab_size as u64) } else { 0 };
+    in_flight.saturating_add(logits).saturating_mul(4)
+}
+
+/// Intermediate results of the largest step that is recorded. Recordings of other numbers of sequences use the same memory
+/// where sizes are alike, and all of them give way to what needs memory.
+fn recording_bytes(device: &Device, config: &ModelConfig, options: &EngineOptions) -> u64 {
+    let sequences = device.recorded_sequences(options.max_sequences) as u64;
+    let row = config.hidden_size as u64 * ROWS_IN_FLIGHT + config.vocab_size as u64;
+    sequences.saturating_mul(row).saturating_mul(4)
+}

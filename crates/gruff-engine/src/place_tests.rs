@@ -1,0 +1,187 @@
+use std::collections::BTreeMap;
+
+use gruff_kernels::{Activations, CpuOptions, Device, Step, Tensor};
+use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, Placement, Weight};
+
+use super::{Division, fits_on, place};
+use crate::{Chosen, Context, EngineOptions, Error, MemoryPlan};
+
+const LAYERS: usize = 8;
+/// Bytes of a layer without experts, of a layer's experts, of either end.
+const LAYER: usize = 1 << 20;
+const EXPERTS: usize = 4 << 20;
+const END: usize = 2 << 20;
+
+/// Weights without a model.
+struct Paper(ModelBase);
+
+impl Model for Paper {
+    fn base(&self) -> &ModelBase {
+        &self.0
+    }
+
+    fn forward(&self, _: &Step, _: &mut Caches) -> gruff_models::Result<Tensor> {
+        unreachable!("it is only planned for")
+    }
+}
+
+fn paper(sparse: bool) -> Paper {
+    let device = reference();
+    let mut parameters = BTreeMap::new();
+    let mut bytes = 0;
+    let mut add = |name: String, size: usize| {
+        let weight = Weight::dense(&device, &vec![0.0; size / 4], &[size / 4]).unwrap();
+        parameters.insert(name, weight);
+        bytes += size as u64;
+    };
+    add("model.embed_tokens.weight".to_owned(), END);
+    add("lm_head.weight".to_owned(), END);
+    for layer in 0..LAYERS {
+        add(format!("model.layers.{layer}.self_attn.q_proj.weight"), LAYER);
+        if sparse {
+            add(format!("model.layers.{layer}.mlp.experts.up_proj.weight"), EXPERTS);
+        }
+    }
+    let kv = LayerCache::Kv { kv_heads: 1, key_dim: 8, value_dim: 8 };
+    let config = ModelConfig {
+        architecture: "paper".to_owned(),
+        name: None,
+        num_hidden_layers: LAYERS,
+        hidden_size: 8,
+        vocab_size: 16,
+        max_position_embeddings: 4096,
+        num_parameters: bytes / 4,
+        weight_bytes: bytes,
+        caches: CachePlan::new(vec![kv; LAYERS]),
+    };
+    Paper(ModelBase::new(config, device, Names(&[])).with_named(Vec::new(), parameters))
+}
+
+fn reference() -> Device {
+    Device::reference(Activations::F32)
+}
+
+fn cpu() -> Device {
+    Device::cpu(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
+}
+
+/// So many bytes on each device, everything beside the weights counted.
+fn options(mib: f64) -> EngineOptions {
+    let memory = Some((mib * f64::from(1 << 20)) as u64);
+    EngineOptions { memory, step_tokens: 1, context: Context::Tokens(512), ..EngineOptions::default() }
+}
+
+/// Layers on each of the devices, and experts on the last.
+fn counts(placement: &Placement, devices: &[&Device]) -> (Vec<usize>, usize) {
+    let own = |device: &&Device| (0..LAYERS).filter(|layer| placement.layer(*layer).same(device)).count();
+    let last = devices[devices.len() - 1];
+    let experts = (0..LAYERS).filter(|layer| placement.experts(*layer).same(last)).count();
+    (devices.iter().map(own).collect(), experts)
+}
+
+#[test]
+fn a_card_takes_what_fits_then_experts_go_then_layers() {
+    let (card, cpu) = (reference(), cpu());
+    let whole = (2 * END + LAYERS * (LAYER + EXPERTS)) as f64 / f64::from(1 << 20);
+    let chosen = |mib: f64, sparse: bool| {
+        let division = Division::default();
+        // The CPU, capped as well, has room for less than all experts and layers at once where little is given.
+        place(&paper(sparse), std::slice::from_ref(&card), Some(&cpu), &division, &options(mib)).unwrap()
+    };
+    let all = chosen(whole + 1.0, true);
+    assert!(!all.placement.is_split() && all.placement.head().same(&card), "{}", all.reason);
+    // 44 MiB: three layers' experts go.
+    let some = chosen(whole - 9.0, true);
+    assert_eq!(counts(&some.placement, &[&card, &cpu]), (vec![LAYERS, 0], 3), "{}", some.reason);
+    assert!(some.placement.experts(0).same(&cpu) && some.placement.experts(LAYERS - 1).same(&card));
+    assert!(some.reason.contains("experts of 3 of 8 layers"), "{}", some.reason);
+    assert!(some.placement.embedding().same(&card) && some.placement.head().same(&card));
+    // Dense: 12 MiB of weights on two devices of 9: the last layers on the card, with the head.
+    let dense = chosen(9.0, false);
+    let (layers, _) = counts(&dense.placement, &[&card, &cpu]);
+    assert_eq!(layers, [6, 2], "{}", dense.reason);
+    assert!(dense.placement.embedding().same(&cpu) && dense.placement.head().same(&card));
+    assert!(dense.placement.layer(0).same(&cpu) && dense.placement.layer(LAYERS - 1).same(&card));
+}
+
+#[test]
+fn cards_share_layers_by_what_they_have_or_are_given() {
+    let (cards, cpu) = ([reference(), reference()], cpu());
+    let model = paper(false);
+    let split = |division: &Division, mib: f64| -> Chosen {
+        place(&model, &cards, Some(&cpu), division, &options(mib)).unwrap()
+    };
+    assert!(fits_on(&model, &cards[0], &options(14.0)) && !fits_on(&model, &cards[0], &options(9.0)));
+    let one = split(&Division::default(), 14.0);
+    assert!(!one.placement.is_split(), "it fits on one: {}", one.reason);
+    let two = split(&Division::default(), 9.0);
+    let (layers, _) = counts(&two.placement, &[&cards[0], &cards[1], &cpu]);
+    assert_eq!((layers[0] + layers[1], layers[2]), (LAYERS, 0), "{}", two.reason);
+    assert!(layers[0].abs_diff(layers[1]) <= 2, "{layers:?}");
+    assert!(two.placement.head().same(&cards[1]) && two.placement.embedding().same(&cards[0]));
+    let uneven = split(&Division { shares: vec![3.0, 1.0], ..Division::default() }, 14.0);
+    let (layers, _) = counts(&uneven.placement, &[&cards[0], &cards[1], &cpu]);
+    assert!(layers[0] > layers[1] && layers[0] + layers[1] == LAYERS, "{layers:?}");
+    let none = split(&Division { shares: vec![0.0, 1.0], ..Division::default() }, 14.0);
+    assert_eq!(counts(&none.placement, &[&cards[0], &cards[1], &cpu]).0, [0, LAYERS, 0]);
+}
+
+#[test]
+fn what_is_asked_for_is_done_or_refused() {
+    let (card, cpu) = (reference(), cpu());
+    let cards = std::slice::from_ref(&card);
+    let ask = |gpu_layers: Option<usize>, cpu_moe: Option<usize>, sparse: bool, mib: f64| {
+        let division = Division { gpu_layers, cpu_moe, ..Division::default() };
+        place(&paper(sparse), cards, Some(&cpu), &division, &options(mib)).map(|chosen| chosen.placement)
+    };
+    let three = ask(Some(3), None, false, 100.0).unwrap();
+    assert_eq!(counts(&three, &[&card, &cpu]).0, [2, 6], "the head is one of the three");
+    let experts = ask(None, Some(5), true, 100.0).unwrap();
+    assert_eq!(counts(&experts, &[&card, &cpu]), (vec![LAYERS, 0], 5));
+    assert!(!ask(Some(0), None, false, 100.0).unwrap().is_split());
+    assert!(!ask(Some(99), None, false, 100.0).unwrap().is_split(), "more than there are is all");
+    let refused = |result: Result<Placement, Error>, words: &[&str]| {
+        let message = result.unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    };
+    refused(ask(None, Some(1), false, 100.0), &["no experts"]);
+    refused(ask(Some(9), None, true, 30.0), &["not enough memory", "44.0 MiB", "30.0 MiB available"]);
+    refused(ask(None, None, true, 3.0), &["not enough memory"]);
+    let division = Division { gpu_layers: Some(2), ..Division::default() };
+    refused(
+        place(&paper(false), cards, None, &division, &options(100.0)).map(|c| c.placement),
+        &["cuda,cpu"],
+    );
+    for shares in [vec![1.0, 1.0], vec![-1.0], vec![f64::NAN], vec![0.0]] {
+        let division = Division { shares, ..Division::default() };
+        refused(
+            place(&paper(false), cards, None, &division, &options(100.0)).map(|c| c.placement),
+            &["tensor_split"],
+        );
+    }
+}
+
+#[test]
+fn a_plan_tells_the_sum_of_each_device() {
+    let (card, cpu) = (reference(), cpu());
+    let model = paper(true);
+    let placement = Placement::on(&card).with_experts(0..LAYERS, &cpu);
+    let plan = MemoryPlan::placed(&model, &placement, &options(100.0)).unwrap();
+    let [own, host] = plan.devices.as_slice() else { panic!("{plan}") };
+    assert_eq!(own.weights, (2 * END + LAYERS * LAYER) as u64);
+    assert_eq!(host.weights, (LAYERS * EXPERTS) as u64);
+    // Keys and values of 512 tokens in two bytes, none on the CPU.
+    assert_eq!((own.kv, host.kv), ((LAYERS * 512 * 2 * 8 * 2) as u64, 0));
+    assert_eq!(plan.kv, own.kv);
+    assert_eq!(plan.weights, own.weights + host.weights);
+    assert_eq!(plan.total(), own.total() + host.total());
+    let words = plan.to_string();
+    assert!(
+        words.contains("12.0 MiB") && words.contains("32.0 MiB") && words.contains("100.0 MiB available"),
+        "{words}"
+    );
+    assert_eq!(words.matches(" = ").count(), 3, "{words}");
+    // Neither has room for the other's part: each is held to its own.
+    assert!(MemoryPlan::placed(&model, &placement, &options(33.0)).is_ok());
+    assert!(MemoryPlan::placed(&model, &placement, &options(31.0)).is_err());
+}

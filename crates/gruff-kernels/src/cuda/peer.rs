@@ -1,0 +1,105 @@
+//! Copies between cards: on the stream of the one that reads on, behind what the other one has launched. Neither is waited
+//! for by the host. Where cards do not reach each other's memory the driver copies through the host's.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::driver::Context;
+use super::memory::CudaMemory;
+use super::phase::Phase;
+use super::pointer;
+use crate::buffer::Memory;
+use crate::{Result, Tensor};
+
+/// Marks a place on a card's stream for another card's to wait for.
+#[derive(Default)]
+pub(super) struct Meeting(OnceLock<Event>);
+
+struct Event(sys::CUevent);
+
+// SAFETY: a handle into the driver, which takes it from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Meeting {
+    /// The event, of the context that is current.
+    fn event(&self) -> Result<sys::CUevent, DriverError> {
+        if let Some(event) = self.0.get() {
+            return Ok(event.0);
+        }
+        let event = Event(result::event::create(sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING)?);
+        Ok(self.0.get_or_init(|| event).0)
+    }
+
+    /// Gives the event back; its context is current.
+    pub(super) fn destroy(&mut self) {
+        if let Some(Event(event)) = self.0.take() {
+            // Nothing can be done about a fault here: the process ends or the device was lost.
+            // SAFETY: made in `event`; nobody uses it any more.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+    }
+}
+
+/// The card's memory behind a tensor of any device.
+fn memory(tensor: &Tensor) -> Option<&CudaMemory> {
+    match tensor.buffer().memory() {
+        Memory::Cuda(memory) => Some(memory),
+        Memory::Cpu(_) | Memory::Reference(_) => None,
+    }
+}
+
+/// Copies `from` of another card to `to` of the card `here`; `None` where `from` is on no card, or one of the two is
+/// recorded or rehearsed.
+pub(super) fn copy(here: &Arc<Context>, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
+    let there = memory(from)?.context();
+    if [here, there].iter().any(|context| context.phase() != Phase::Running) {
+        return None;
+    }
+    Some(copy_between(here, there, from, to))
+}
+
+fn copy_between(here: &Arc<Context>, there: &Arc<Context>, from: &Tensor, to: &Tensor) -> Result<()> {
+    let bytes = from.span_bytes();
+    let record = |context: &Context| -> Result<sys::CUevent, DriverError> {
+        let event = context.meeting().event()?;
+        // SAFETY: the event and the stream are this context's, which is current.
+        unsafe { result::event::record(event, context.stream()) }?;
+        Ok(event)
+    };
+    let wait = |context: &Context, event: sys::CUevent| {
+        // SAFETY: the event was recorded; events live as long as their contexts.
+        unsafe {
+            result::stream::wait_event(
+                context.stream(),
+                event,
+                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+            )
+        }
+    };
+    for context in [here, there] {
+        // One waits for the other: neither is to be held back for its profile.
+        context.clock.touch();
+        context.clock.release();
+    }
+    let made = there.call(|| "marking what another card waits for".into(), || record(there))?;
+    let copied = here.call(
+        || format!("copying {bytes} bytes from another card"),
+        || {
+            wait(here, made)?;
+            // SAFETY: both tensors have that many bytes (checked by the caller) and live until the copy is queued; their
+            // memory is used again behind it only, which the streams' waiting for each other sees to.
+            unsafe {
+                let (target, source) = (pointer(to), pointer(from));
+                let (own, other) = (here.handle(), there.handle());
+                sys::cuMemcpyPeerAsync(target, own, source, other, bytes, here.stream()).result()?;
+            }
+            record(here)
+        },
+    )?;
+    // What was copied may be written again once it was read.
+    there.call(|| "waiting for another card's copy".into(), || wait(there, copied))
+}
