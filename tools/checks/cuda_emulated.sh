@@ -28,7 +28,7 @@ cases() {
     printf 'forward;75;%s\n' 'linear Q4_0' norm
     for operation in embed 'experts Q4_K' 'linear Q4_K' sampl 'linear fused' 'experts Q8_0' \
         'linear '{Q6_K,Q5_K,Q3_K,Q2_K,Q8_0,Q4_0,Q5_1,IQ4_XS,IQ3_S,IQ2_XXS,IQ1_M,TQ1_0,MXFP4,NVFP4,F32,F16,BF16} \
-        norm rope add glu sigmoid softcap scale copy gather route conv; do
+        norm rope prepare add glu sigmoid softcap scale copy gather route conv; do
         printf 'forward;90;%s\n' "$operation"
     done
     for operation in 'experts Q4_K' 'linear Q4_K' sampl 'linear Q6_K' norm route; do

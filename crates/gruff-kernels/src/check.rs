@@ -29,6 +29,11 @@ impl<'a> Check<'a> {
         self.device.run(family, self.op, work, operation)
     }
 
+    /// The output's device, to be asked what it can do.
+    pub(crate) fn backend(&self) -> &'a dyn Backend {
+        self.device.backend()
+    }
+
     /// The operand lives on the output's device.
     pub(crate) fn on_device(&self, operand: &'static str, device: &Device) -> Result<()> {
         if device.same(self.device) {

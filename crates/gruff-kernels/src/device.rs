@@ -344,6 +344,10 @@ impl Device {
         self.inner.backend.matmul_kernel(block_type)
     }
 
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.inner.backend
+    }
+
     /// Whether both handles are the same device.
     pub fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)

@@ -142,9 +142,10 @@ impl StateShape {
         if self.rollback == 0 { 1 } else { 2 }
     }
 
-    /// Convolution inputs a slot keeps.
+    /// Convolution inputs a slot keeps: those that a token reads, and those that may be rolled back or, since a token's own
+    /// may be written while others still read, one.
     pub fn conv_rows(&self) -> usize {
-        (self.conv_kernel - 1 + self.rollback).max(1)
+        self.conv_kernel - 1 + self.rollback.max(1)
     }
 
     /// Values of a slot in matrices, keys, updates, decays and inputs of the convolution.

@@ -1,20 +1,25 @@
 //! Attention, the delta rule and small operations in the sizes of Qwen3.5's 4B: 16 heads of 256 over 4 key-value heads,
-//! 32 value heads and 16 key heads of 128, rows of 2560 and 9216.
+//! 32 value heads and 16 key heads of 128, rows of 2560 and 9216. Where every sequence has one token, times are those of a
+//! replayed recording of [`REPEATS`] operations, else the host's with its launches.
 
 use std::error::Error;
 
-use gruff_kernels::attention::{AttentionSpec, attention, write_kv};
-use gruff_kernels::delta_net::{DeltaInputs, gated_delta};
+use gruff_kernels::attention::{AttentionSpec, HeadNorms, Prepare, gated_attention, prepare_qkv, write_kv};
+use gruff_kernels::delta_net::{DeltaInputs, NetInputs, gated_delta, gated_delta_net};
 use gruff_kernels::elementwise::glu;
 use gruff_kernels::matmul::Glu;
 use gruff_kernels::norm::{add_rms_norm, rms_norm};
+use gruff_kernels::rope::RopeStyle;
 use gruff_kernels::{
-    DType, Device, KvDtype, KvLayer, PAGE_LEN, StateLayer, StateShape, Step, StepSequence, Tensor,
+    DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepSequence, Tensor,
 };
 
 use super::seconds;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Operations of a recording.
+const REPEATS: usize = 20;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
@@ -32,8 +37,12 @@ pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
                 let few = [(1, 99, 1), (1, 499, 1), (1, 3999, 1), (1, 31_999, 1), (8, 999, 1), (32, 999, 1)];
                 for (sequences, past, len) in cases.into_iter().chain(few) {
                     let micros = 1e6 * attention_seconds(device, dtype, sequences, past, len)?;
-                    println!("attention {dtype} {sequences} x ({past} + {len}): {micros:.1} us");
+                    println!("gated_attention {dtype} {sequences} x ({past} + {len}): {micros:.1} us");
                 }
+            }
+            for (sequences, len) in [(1, 1), (32, 1), (1, 512)] {
+                let micros = 1e6 * prepare_seconds(device, sequences, len)?;
+                println!("prepare_qkv f16 {sequences} x (0 + {len}): {micros:.1} us");
             }
         }
         Kind::Delta => {
@@ -49,7 +58,11 @@ pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
             ];
             for (sequences, past, len) in cases {
                 let micros = 1e6 * delta_seconds(device, sequences, past, len)?;
-                println!("delta {sequences} x ({past} + {len}): {micros:.1} us");
+                println!("gated_delta {sequences} x ({past} + {len}): {micros:.1} us");
+            }
+            for (sequences, past) in [(1, 100), (1, 126), (1, 127), (8, 100), (32, 100)] {
+                let micros = 1e6 * net_seconds(device, sequences, past)?;
+                println!("gated_delta_net {sequences} x ({past} + 1): {micros:.1} us");
             }
         }
         Kind::Small => small(device)?,
@@ -100,9 +113,78 @@ fn attention_seconds(
     let values = tensor(device, &[step.len(), kv, dim], 1.0)?;
     write_kv(&step, &values, &values, &layer)?;
     let queries = tensor(device, &[step.len(), heads, dim], 1.0)?;
-    let out = device.zeros(DType::F32, &[step.len(), heads, dim])?;
+    let gate = tensor(device, &[step.len(), heads, dim], 1.0)?;
     let spec = AttentionSpec { scale: 0.0625, window: None, softcap: None };
-    seconds(&out, || Ok(attention(&step, &queries, &layer, &spec, &out)?))
+    step_seconds(device, &step, || {
+        let out = device.scratch(DType::F32, &[step.len(), heads, dim])?;
+        gated_attention(&step, &queries, &layer, &spec, &gate, &out)?;
+        Ok(out)
+    })
+}
+
+/// Seconds of an operation on a step, which returns a tensor `[.., .., ..]` or `[.., ..]`.
+fn step_seconds(device: &Device, step: &Step, operation: impl Fn() -> Outcome<Tensor>) -> Outcome<f64> {
+    let single = step.sequences().iter().all(|sequence| sequence.len == 1);
+    let repeats = if single { REPEATS } else { 1 };
+    let recordings = Recordings::default();
+    let read = device.zeros(DType::F32, &[1, 1])?;
+    let pass = || -> Outcome<Tensor> {
+        let mut last = operation()?;
+        for _ in 1..repeats {
+            last = operation()?;
+        }
+        Ok(last)
+    };
+    let all = seconds(&read, || recordings.run(device, step, 0, pass).map(|_| ()))?;
+    Ok(all / repeats as f64)
+}
+
+fn prepare_seconds(device: &Device, sequences: usize, len: usize) -> Outcome<f64> {
+    const HEADS: [usize; 3] = [16, 4, 256];
+    let [heads, kv, dim] = HEADS;
+    let step = step(sequences, 0, len)?;
+    let tokens = step.len();
+    let layer = KvLayer::new(device, KvDtype::F16, sequences * len.div_ceil(PAGE_LEN), kv, dim, dim)?;
+    let queries = tensor(device, &[tokens, heads, dim], 1.0)?;
+    let keys = tensor(device, &[tokens, kv, dim], 1.0)?;
+    let weight = tensor(device, &[dim], 1.0)?;
+    let table = tensor(device, &[tokens, 2, 32], 0.7)?;
+    let norms = HeadNorms { queries: &weight, keys: &weight, eps: 1e-6 };
+    let prepare = Prepare { norms: Some(norms), table: &table, style: RopeStyle::NeoX };
+    step_seconds(device, &step, || {
+        let result = device.scratch(DType::F32, &[1, 1])?;
+        prepare_qkv(&step, &queries, &keys, &keys, &prepare, &layer)?;
+        Ok(result)
+    })
+}
+
+fn net_seconds(device: &Device, sequences: usize, past: usize) -> Outcome<f64> {
+    let shape = StateShape {
+        key_heads: 16,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        conv_kernel: 4,
+        conv_channels: 8192,
+        rollback: 0,
+    };
+    let layer = StateLayer::new(device, sequences, shape)?;
+    let step = step(sequences, past, 1)?;
+    let tokens = step.len();
+    let heads = tensor(device, &[32], 0.5)?;
+    let inputs = NetInputs {
+        qkv: &tensor(device, &[tokens, 8192], 1.0)?,
+        z: &tensor(device, &[tokens, 32, 128], 1.0)?,
+        a: &tensor(device, &[tokens, 32], 1.0)?,
+        b: &tensor(device, &[tokens, 32], 1.0)?,
+        conv: &tensor(device, &[8192, 4], 0.5)?,
+        dt_bias: &heads,
+        a_neg: &device.tensor_f32(&[-0.05; 32], &[32])?,
+        norm: &tensor(device, &[128], 1.0)?,
+        l2_eps: 1e-6,
+        norm_eps: 1e-6,
+    };
+    step_seconds(device, &step, || Ok(gated_delta_net(&step, &inputs, &layer)?.tensor().clone()))
 }
 
 fn delta_seconds(device: &Device, sequences: usize, past: usize, len: usize) -> Outcome<f64> {
@@ -122,9 +204,12 @@ fn delta_seconds(device: &Device, sequences: usize, past: usize, len: usize) -> 
     let values = tensor(device, &[tokens, 32, 128], 1.0)?;
     let decay = device.tensor_f32(&vec![-0.05; tokens * 32], &[tokens, 32])?;
     let beta = device.tensor_f32(&vec![0.5; tokens * 32], &[tokens, 32])?;
-    let out = device.zeros(DType::F32, &[tokens, 32, 128])?;
     let inputs = DeltaInputs { queries: &keys, keys: &keys, values: &values, decay: &decay, beta: &beta };
-    seconds(&out, || Ok(gated_delta(&step, &inputs, &layer, &out)?))
+    step_seconds(device, &step, || {
+        let out = device.scratch(DType::F32, &[tokens, 32, 128])?;
+        gated_delta(&step, &inputs, &layer, &out)?;
+        Ok(out)
+    })
 }
 
 fn small(device: &Device) -> Outcome<()> {

@@ -15,11 +15,16 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod gated;
+mod prepare;
 mod reference;
+
+pub use gated::gated_attention;
+pub use prepare::{HeadNorms, Prepare, prepare_qkv};
 
 use crate::check::Check;
 use crate::profile::Work;
-use crate::{DType, Family, KvLayer, PAGE_LEN, Result, Step, Tensor};
+use crate::{DType, Error, Family, KvLayer, PAGE_LEN, Result, Step, Tensor};
 
 /// How scores are made and which keys are seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +47,36 @@ pub(crate) trait AttentionOps {
         spec: &AttentionSpec,
         out: &Tensor,
     ) -> Result<()>;
+    /// Whether [`prepare_qkv`](Self::prepare_qkv) is one operation here.
+    fn fuses_prepare(&self, _layer: &KvLayer) -> bool {
+        false
+    }
+    /// That operation, where there is one.
+    fn prepare_qkv(
+        &self,
+        _step: &Step,
+        _qkv: [&Tensor; 3],
+        _prepare: &Prepare,
+        _layer: &KvLayer,
+    ) -> Result<()> {
+        Err(Error::Option { what: "the device prepares queries and keys part by part".to_owned() })
+    }
+    /// Whether [`gated_attention`](Self::gated_attention) is one operation here.
+    fn fuses_gate(&self, _queries: &Tensor, _layer: &KvLayer, _spec: &AttentionSpec) -> bool {
+        false
+    }
+    /// That operation, where there is one.
+    fn gated_attention(
+        &self,
+        _step: &Step,
+        _queries: &Tensor,
+        _layer: &KvLayer,
+        _spec: &AttentionSpec,
+        _gate: &Tensor,
+        _out: &Tensor,
+    ) -> Result<()> {
+        Err(Error::Option { what: "the device computes attention and its gate one by one".to_owned() })
+    }
 }
 
 /// Writes the step's keys `[T, Hkv, Dk]` and values `[T, Hkv, Dv]` into the pages of their sequences.
@@ -76,6 +111,22 @@ pub fn attention(
     out: &Tensor,
 ) -> Result<()> {
     let check = Check::new("attention", out)?;
+    check_attention(&check, step, queries, layer, spec, out)?;
+    check.run(
+        Family::Attention,
+        || attention_work(step, queries, layer, spec, out),
+        |backend| backend.attention(step, queries, layer, spec, out),
+    )
+}
+
+fn check_attention(
+    check: &Check,
+    step: &Step,
+    queries: &Tensor,
+    layer: &KvLayer,
+    spec: &AttentionSpec,
+    out: &Tensor,
+) -> Result<()> {
     check.rank("the queries", queries, 3)?;
     let heads = queries.shape()[1];
     let (key_dim, value_dim) = (layer.key_dim(), layer.value_dim());
@@ -87,12 +138,7 @@ pub fn attention(
     check.that(spec.window != Some(0), || "a window of 0 keys sees nothing".into())?;
     check.on_device("the cache", layer.keys().device())?;
     check.disjoint("the output", out, queries)?;
-    check_pages(&check, step, layer)?;
-    check.run(
-        Family::Attention,
-        || attention_work(step, queries, layer, spec, out),
-        |backend| backend.attention(step, queries, layer, spec, out),
-    )
+    check_pages(check, step, layer)
 }
 
 fn check_pages(check: &Check, step: &Step, layer: &KvLayer) -> Result<()> {

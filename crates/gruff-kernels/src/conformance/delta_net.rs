@@ -1,9 +1,16 @@
 //! Causal convolution, gates and the delta rule.
 
+use gruff_blocks::{BlockType, synthetic};
+
 use super::data::gaps;
 use super::{Case, Output, Tolerance, Values};
-use crate::delta_net::{DeltaInputs, causal_conv, delta_gates, gated_delta};
-use crate::{Device, Result, StateLayer, StateShape, Step, StepSequence, Tensor};
+use crate::delta_net::{
+    DeltaInputs, NetInputs, causal_conv, delta_gates, gated_delta, gated_delta_net, in_parts,
+};
+use crate::matmul::linear;
+use crate::{
+    Activation, DType, Device, PackedTensor, Result, StateLayer, StateShape, Step, StepSequence, Tensor,
+};
 
 /// The cases.
 pub(super) fn cases() -> Vec<Case> {
@@ -24,6 +31,23 @@ pub(super) fn cases() -> Vec<Case> {
             let shape = StateShape { key_heads, value_heads, key_dim, value_dim, rollback, ..SMALL };
             let scenario = Scenario { shape, sequences: ragged.to_vec() };
             cases.push(scenario.case("gated_delta", Tolerance::Nmse(1e-9), delta));
+        }
+    }
+    for (heads, widths, taps, rollback) in [
+        ([2, 4], [16, 48], 4, 0),
+        ([1, 2], [128, 128], 4, 0),
+        ([2, 2], [64, 32], 2, 3),
+        ([1, 1], [16, 16], 1, 0),
+        ([1, 3], [24, 20], 4, 0),
+    ] {
+        let ([key_heads, value_heads], [key_dim, value_dim]) = (heads, widths);
+        let conv_channels = 2 * key_heads * key_dim + value_heads * value_dim;
+        let conv_kernel = taps;
+        let shape =
+            StateShape { key_heads, value_heads, key_dim, value_dim, conv_kernel, conv_channels, rollback };
+        cases.push(net(shape));
+        if value_heads * value_dim % 32 == 0 {
+            cases.push(net_for_products(shape));
         }
     }
     cases
@@ -241,4 +265,114 @@ fn delta(device: &Device, layer: &StateLayer, parts: &[Part]) -> Result<Tensor> 
     let inputs = DeltaInputs { queries: &queries, keys: &keys, values: &values, decay: &decay, beta: &beta };
     gated_delta(&step_of(parts)?, &inputs, layer, &out)?;
     Ok(out)
+}
+
+/// Tokens of each sequence before the first step that is compared.
+const NET_PASTS: [usize; 5] = [0, 1, 17, 46, 61];
+/// Steps of one token that are compared: across a border of chunks for some sequences.
+const NET_STEPS: usize = 5;
+
+type Net = fn(&Step, &NetInputs, &StateLayer) -> Result<Activation>;
+
+/// A net between its projections, single tokens of several sequences.
+fn net(shape: StateShape) -> Case {
+    let StateShape { key_heads, value_heads, key_dim, value_dim, conv_kernel, rollback, .. } = shape;
+    let label = format!(
+        "{key_heads}/{value_heads} heads of {key_dim}/{value_dim}, {conv_kernel} taps, rollback {rollback}"
+    );
+    let by = move |net: Net, alone: bool, dropped: usize| {
+        move |device: &Device| net_outputs(device, shape, net, alone, dropped, false)
+    };
+    let case = Case::new("gated_delta_net", label, Tolerance::Nmse(1e-9), by(gated_delta_net, false, 0))
+        .equals("in parts", by(in_parts, false, 0))
+        .equals("alone", by(gated_delta_net, true, 0));
+    if rollback > 0 { case.equals("rolled back", by(gated_delta_net, false, rollback)) } else { case }
+}
+
+/// The same with a product of its result, which may be left in the form that products read.
+fn net_for_products(shape: StateShape) -> Case {
+    let by = move |net: Net| move |device: &Device| net_outputs(device, shape, net, false, 0, true);
+    let label = format!("for products, {} heads of {}", shape.value_heads, shape.value_dim);
+    // The reference does not round activations.
+    Case::new("gated_delta_net", label, Tolerance::Nmse(1e-4), by(gated_delta_net))
+        .equals("in parts", by(in_parts))
+}
+
+fn net_outputs(
+    device: &Device,
+    shape: StateShape,
+    net: Net,
+    alone: bool,
+    dropped: usize,
+    multiplied: bool,
+) -> Result<Vec<Output>> {
+    let layer = StateLayer::new(device, NET_PASTS.len() + 1, shape)?;
+    let mut rows: Vec<Vec<f32>> = vec![Vec::new(); NET_PASTS.len()];
+    let part = |index: usize, first: usize, len: usize, wrong: bool| Part { index, first, len, wrong };
+    let all = || NET_PASTS.into_iter().enumerate();
+    let before: Vec<Part> =
+        all().filter(|(_, past)| *past > 0).map(|(index, past)| part(index, 0, past, false)).collect();
+    net_step(device, &layer, net, &before, false)?;
+    for step in 0..NET_STEPS {
+        for wrong in (0..dropped).map(|i| (i, true)).chain([(0, false)]) {
+            let parts: Vec<Part> =
+                all().map(|(index, past)| part(index, past + step + wrong.0, 1, wrong.1)).collect();
+            let parts: Vec<&[Part]> =
+                if alone { parts.chunks(1).rev().collect() } else { vec![parts.as_slice()] };
+            for parts in parts {
+                let out = net_step(device, &layer, net, parts, multiplied)?;
+                if !wrong.1 {
+                    let width = out.len() / parts.len();
+                    parts.iter().zip(out.chunks(width)).for_each(|(part, row)| rows[part.index].extend(row));
+                }
+            }
+        }
+    }
+    let width = if multiplied { PRODUCTS } else { shape.value_dim };
+    Ok(vec![Output { name: "out", width, values: rows.concat() }])
+}
+
+/// Rows of the matrix that results are multiplied with.
+const PRODUCTS: usize = 9;
+
+fn net_step(
+    device: &Device,
+    layer: &StateLayer,
+    net: Net,
+    parts: &[Part],
+    multiplied: bool,
+) -> Result<Vec<f32>> {
+    let shape = *layer.shape();
+    let (heads, channels) = (shape.value_heads, shape.conv_channels);
+    let mut weights = Values::new(channels as u64);
+    let conv = weights.tensor(device, &[channels, shape.conv_kernel], 1.0)?;
+    let dt_bias = weights.tensor(device, &[heads], 1.0)?;
+    let a_neg = device.tensor_f32(&weights.between(heads, -2.0, -0.01), &[heads])?;
+    let norm = weights.tensor(device, &[shape.value_dim], 1.0)?;
+    let rows = |seed: u64, shape: &[usize]| {
+        let count = shape.iter().product();
+        tokens(device, parts, seed, shape, |values| values.normal(count, 1.5))
+    };
+    let inputs = NetInputs {
+        qkv: &rows(1, &[channels])?,
+        z: &rows(2, &[heads, shape.value_dim])?,
+        a: &rows(3, &[heads])?,
+        b: &rows(4, &[heads])?,
+        conv: &conv,
+        dt_bias: &dt_bias,
+        a_neg: &a_neg,
+        norm: &norm,
+        l2_eps: 1e-6,
+        norm_eps: 1e-6,
+    };
+    let result = net(&step_of(parts)?, &inputs, layer)?;
+    if !multiplied {
+        return result.tensor().to_vec_f32();
+    }
+    let width = result.cols();
+    let packed = synthetic::random_blocks(BlockType::Q8_0, PRODUCTS * width / 32, 7);
+    let matrix = PackedTensor::from_bytes(device, &packed, BlockType::Q8_0, [1, PRODUCTS, width])?;
+    let out = device.zeros(DType::F32, &[result.rows(), PRODUCTS])?;
+    linear(&result, &matrix, None, &out)?;
+    out.to_vec_f32()
 }

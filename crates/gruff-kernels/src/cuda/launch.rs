@@ -128,6 +128,14 @@ impl<'a> Launch<'a> {
         self.rows_of(tensor).arg(tensor.strides()[1])
     }
 
+    /// The same of a tensor that may not be there: zeros then.
+    pub(crate) fn heads_of_any(self, tensor: Option<&Tensor>) -> Self {
+        match tensor {
+            Some(tensor) => self.heads_of(tensor),
+            None => self.arg(0_u64).arg(0_u64).arg(0_u64),
+        }
+    }
+
     /// Puts the kernel on the stream.
     pub(crate) fn run(mut self) -> Result<()> {
         let context = self.device.context();

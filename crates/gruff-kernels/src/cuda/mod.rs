@@ -87,6 +87,9 @@ impl Default for CudaOptions {
     }
 }
 
+/// The most groups of blocks that [`CudaDevice::arrivals`] counts: more than any card has multiprocessors, twice.
+pub(crate) const ARRIVALS: usize = 1024;
+
 /// See [`crate::Device::cuda`].
 pub(crate) struct CudaDevice {
     name: String,
@@ -98,6 +101,7 @@ pub(crate) struct CudaDevice {
     /// Memory of operations that were recorded.
     recorded: Arc<Pool>,
     constants: Mutex<HashMap<Vec<u8>, Arc<Pooled>>>,
+    arrivals: Mutex<Option<Arc<Pooled>>>,
     landings: Arc<Landings>,
     uploads: Uploads,
     graphs: bool,
@@ -137,6 +141,7 @@ impl CudaDevice {
             pool: Arc::default(),
             recorded: Arc::default(),
             constants: Mutex::default(),
+            arrivals: Mutex::default(),
             landings: Arc::default(),
             uploads: Uploads::default(),
             graphs,
@@ -197,6 +202,29 @@ impl CudaDevice {
         let memory = self.temporary(bytes.len())?;
         memory.write(0, bytes)?;
         Ok(memory)
+    }
+
+    /// Counters, u32, by which the blocks of a kernel find out which is the last of its group to arrive: zeros before and
+    /// after each kernel (`atomicInc`), at most [`ARRIVALS`] of them.
+    pub(crate) fn arrivals(&self, count: usize) -> Result<CUdeviceptr> {
+        let bytes = 4 * ARRIVALS;
+        if count > ARRIVALS {
+            return Err(Error::Shape {
+                op: "arrivals",
+                what: format!("{count} groups of blocks, at most {ARRIVALS}"),
+            });
+        }
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(known) = &*arrivals {
+            return Ok(known.pointer());
+        }
+        let memory = Arc::new(self.take_from(&self.pool, bytes)?);
+        memory.place(0, &vec![0; bytes])?;
+        let pointer = memory.pointer();
+        if self.context.phase() != Phase::Rehearsing {
+            *arrivals = Some(memory);
+        }
+        Ok(pointer)
     }
 
     /// Values copied to the card when they are first asked for, and kept: for what a model's sizes and weights say.

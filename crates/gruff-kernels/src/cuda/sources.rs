@@ -26,6 +26,9 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("pieces.cuh", include_str!("../matmul/cuda/pieces.cuh")),
     ("packed.cuh", include_str!("../matmul/cuda/packed.cuh")),
     ("rows.cuh", include_str!("../matmul/cuda/rows.cuh")),
+    ("pages.cuh", include_str!("../attention/cuda/pages.cuh")),
+    ("rope.cuh", include_str!("../rope/cuda/rope.cuh")),
+    ("row.cuh", include_str!("../delta_net/cuda/row.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];
 
@@ -35,11 +38,13 @@ pub(crate) static SOURCES: &[&Source] = &[
     &super::clock::CLOCK,
     &crate::attention::cuda::ATTENTION,
     &crate::attention::cuda::FLASH,
+    &crate::attention::cuda::PREPARE,
     &crate::attention::cuda::WRITE,
     &crate::delta_net::cuda::CHUNKS,
     &crate::delta_net::cuda::CONV,
     &crate::delta_net::cuda::DELTA,
     &crate::delta_net::cuda::KEEP,
+    &crate::delta_net::cuda::NET,
     &crate::delta_net::cuda::SCAN,
     &crate::delta_net::cuda::TOKEN,
     &crate::elementwise::cuda::SOURCE,

@@ -24,11 +24,16 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod net;
 mod reference;
+
+pub use net::{NetInputs, gated_delta_net};
+
+pub(crate) use net::in_parts;
 
 use crate::check::Check;
 use crate::profile::Work;
-use crate::{DType, Family, Result, StateLayer, Step, Tensor};
+use crate::{Activation, DType, Error, Family, Result, StateLayer, StateShape, Step, StepSequence, Tensor};
 
 /// The operands of one call of the delta rule.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +69,14 @@ pub(crate) trait DeltaNetOps {
         beta: &Tensor,
     ) -> Result<()>;
     fn gated_delta(&self, step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Result<()>;
+    /// Whether all of a net between its projections is one operation here, for such a step.
+    fn fuses_net(&self, _step: &Step, _layer: &StateLayer) -> bool {
+        false
+    }
+    /// That operation, where there is one.
+    fn gated_delta_net(&self, _step: &Step, _inputs: &NetInputs, _layer: &StateLayer) -> Result<Activation> {
+        Err(Error::Option { what: "the device computes a gated delta net part by part".to_owned() })
+    }
 }
 
 /// `out[t, c] = silu(sum_j weight[c, j] x[t - K + 1 + j, c])` over each sequence, continuing from its slot and
@@ -161,24 +174,27 @@ fn check_slots(check: &Check, step: &Step, layer: &StateLayer) -> Result<()> {
     })
 }
 
-/// Operands, S (read once, written once where a chunk ends), and the rows since the last border. Multiplications are the
-/// recurrence's: three a token and value of S.
+/// Multiplications of the recurrence, a token and value of S.
+const STATE_PRODUCTS: usize = 3;
+
+/// Operands, S (read once, written once where a chunk ends), and the rows since the last border.
 fn delta_work(step: &Step, inputs: &DeltaInputs, layer: &StateLayer, out: &Tensor) -> Work {
     let shape = layer.shape();
+    let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
+    Work::through([queries, keys, values, decay, beta, out])
+        .bytes(state_values(step, shape) * DType::F32.bytes())
+        .products(STATE_PRODUCTS * step.len() * shape.value_heads * shape.key_dim * shape.value_dim)
+}
+
+/// Values of S and of rows that a step reads and writes.
+fn state_values(step: &Step, shape: &StateShape) -> usize {
     let state = shape.value_heads * shape.key_dim * shape.value_dim;
     let row = shape.key_heads * shape.key_dim + shape.value_heads * (shape.value_dim + 1);
-    let values: usize = step
-        .sequences()
-        .iter()
-        .map(|sequence| {
-            let (past, end) = (sequence.past, sequence.past + sequence.len);
-            let read = if past >= crate::CHUNK { state } else { 0 };
-            let written = if end / crate::CHUNK > past / crate::CHUNK { state } else { 0 };
-            read + written + (past % crate::CHUNK + sequence.len.min(shape.rows())) * row
-        })
-        .sum();
-    let DeltaInputs { queries, keys, values: v, decay, beta } = *inputs;
-    Work::through([queries, keys, v, decay, beta, out])
-        .bytes(values * DType::F32.bytes())
-        .products(3 * step.len() * state)
+    let of = |sequence: &StepSequence| {
+        let (past, end) = (sequence.past, sequence.past + sequence.len);
+        let read = if past >= crate::CHUNK { state } else { 0 };
+        let written = if end / crate::CHUNK > past / crate::CHUNK { state } else { 0 };
+        read + written + (past % crate::CHUNK + sequence.len.min(shape.rows())) * row
+    };
+    step.sequences().iter().map(of).sum()
 }

@@ -1,4 +1,4 @@
-use gruff_kernels::attention::{self, AttentionSpec};
+use gruff_kernels::attention::{self, AttentionSpec, HeadNorms};
 use gruff_kernels::{Activation, KvLayer, Tensor, elementwise};
 
 use super::eager::Eager;
@@ -97,38 +97,68 @@ impl Attention {
             q = q.narrow(2, 0, head_dim)?;
         }
 
-        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            q_norm.forward_in_place(cx, &q)?;
-            k_norm.forward_in_place(cx, &k)?;
-        }
-        rope.rotate(&q)?;
-        rope.rotate(&k)?;
-        for (name, value) in self.qkv.iter().zip([&q, &k, &v]) {
-            cx.output(name, value)?;
-        }
-
-        attention::write_kv(cx.step, &k, &v, cache)?;
+        self.prepare(cx, [&q, &k, &v], rope, cache)?;
         let out = cx.scratch(&[cx.tokens(), heads, value_dim])?;
-        self.attend(cx, &q, cache, &out)?;
-        if let Some(gate) = gate {
-            elementwise::sigmoid_mul(&out, &gate)?;
-        }
+        self.attend(cx, &q, cache, gate.as_ref(), &out)?;
         let out = out.reshape(&[cx.tokens(), heads * value_dim])?;
         cx.output(&self.attn_output, &out)?;
         Ok(Branch::Linear { name: &self.name, x: Activation::new(&out)?, projection: &self.o_proj })
     }
-    /// Queries `[T, H, Dk]` over the pages of their sequences, into `[T, H, Dv]`.
-    fn attend(&self, cx: &Forward, q: &Tensor, cache: &KvLayer, out: &Tensor) -> Result<()> {
+
+    /// Norms of queries and keys, rotation, and keys and values into their pages: at once where nobody looks in between.
+    fn prepare(&self, cx: &Forward, qkv: [&Tensor; 3], rope: &RopeTable, cache: &KvLayer) -> Result<()> {
+        let norms = self.q_norm.iter().chain(&self.k_norm);
+        let watched = norms.clone().any(|norm| cx.intervenes(norm.name()));
+        let [q, k, v] = qkv;
+        if !watched && !self.qkv.iter().any(|name| cx.observes(name)) {
+            let norms = match (&self.q_norm, &self.k_norm) {
+                (Some(queries), Some(keys)) => {
+                    Some(HeadNorms { queries: queries.weight(cx), keys: keys.weight(cx), eps: queries.eps() })
+                }
+                _ => None,
+            };
+            return Ok(attention::prepare_qkv(cx.step, q, k, v, &rope.prepare(norms), cache)?);
+        }
+        for (norm, heads) in norms.zip([q, k]) {
+            norm.forward_in_place(cx, heads)?;
+        }
+        rope.rotate(q)?;
+        rope.rotate(k)?;
+        for (name, value) in self.qkv.iter().zip(qkv) {
+            cx.output(name, value)?;
+        }
+        Ok(attention::write_kv(cx.step, k, v, cache)?)
+    }
+
+    /// Queries `[T, H, Dk]` over the pages of their sequences, through their gate `[T, H, Dv]` where there is one, into
+    /// `[T, H, Dv]`.
+    fn attend(
+        &self,
+        cx: &Forward,
+        q: &Tensor,
+        cache: &KvLayer,
+        gate: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<()> {
         let AttentionConfig { scale, window, softcap, .. } = self.config;
         let spec = AttentionSpec { scale, window, softcap };
-        let eager = cx.is_eager();
+        let (eager, watched) = (cx.is_eager(), cx.observes(&self.attn_weights));
+        if let Some(gate) = gate
+            && !eager
+            && !watched
+        {
+            return Ok(attention::gated_attention(cx.step, q, cache, &spec, gate, out)?);
+        }
         if !eager {
             attention::attention(cx.step, q, cache, &spec, out)?;
         }
-        if eager || cx.observes(&self.attn_weights) {
+        if eager || watched {
             self.attend_eagerly(cx, q, cache, &spec, out)?;
         }
-        Ok(())
+        match gate {
+            Some(gate) => Ok(elementwise::sigmoid_mul(out, gate)?),
+            None => Ok(()),
+        }
     }
 
     /// Sequence by sequence, with weights: shown to hooks, and kept where they are asked for. A kernel's result stays

@@ -1,4 +1,4 @@
-use gruff_kernels::delta_net::{self, DeltaInputs};
+use gruff_kernels::delta_net::{self, DeltaInputs, NetInputs};
 use gruff_kernels::{Activation, StateLayer, StateShape, Tensor, norm};
 
 use super::{Branch, Forward, Linear, RmsNorm, recurrent};
@@ -121,14 +121,40 @@ impl GatedDeltaNet {
         if let Some(out) = cx.replaced(&self.name, x.tensor())? {
             return Ok(Branch::Value(out));
         }
-        let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, .. } = self.config;
-        let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
+        let num_v_heads = self.config.num_v_heads;
         let projections = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
         let [qkv, z, b, a] = Linear::forward_many(cx, x, projections)?;
 
+        let inputs = NetInputs {
+            qkv: &qkv,
+            z: &z.split_last(num_v_heads)?,
+            a: &a,
+            b: &b,
+            conv: cx.dense(&self.name, "conv1d.weight", &self.conv1d),
+            dt_bias: cx.dense(&self.name, "dt_bias", &self.dt_bias),
+            a_neg: cx.dense(&self.name, "A_log", &self.a_neg),
+            norm: self.norm.weight(cx),
+            l2_eps: L2_EPS,
+            norm_eps: self.norm.eps(),
+        };
+        let x = if self.qkv.iter().any(|name| cx.observes(name)) || cx.observes(self.norm.name()) {
+            self.forward_in_parts(cx, &inputs, state)?
+        } else {
+            delta_net::gated_delta_net(cx.step, &inputs, state)?
+        };
+        if cx.observes(&self.recurrent_state) {
+            self.show_state(cx, state)?;
+        }
+        Ok(Branch::Linear { name: &self.name, x, projection: &self.out_proj })
+    }
+
+    /// What lies between the projections, step by step for those who look at it.
+    fn forward_in_parts(&self, cx: &Forward, inputs: &NetInputs, state: &StateLayer) -> Result<Activation> {
+        let GatedDeltaNetConfig { num_k_heads, num_v_heads, head_k_dim, .. } = self.config;
+        let (key_dim, value_dim) = (self.config.key_dim(), self.config.value_dim());
+        let NetInputs { qkv, z, a, b, .. } = *inputs;
         let mixed = cx.scratch(qkv.shape())?;
-        let conv1d = cx.dense(&self.name, "conv1d.weight", &self.conv1d);
-        delta_net::causal_conv(cx.step, &qkv, conv1d, state, &mixed)?;
+        delta_net::causal_conv(cx.step, qkv, inputs.conv, state, &mixed)?;
         let q = mixed.narrow(1, 0, key_dim)?.split_last(num_k_heads)?;
         let k = mixed.narrow(1, key_dim, key_dim)?.split_last(num_k_heads)?;
         let v = mixed.narrow(1, 2 * key_dim, value_dim)?.split_last(num_v_heads)?;
@@ -139,28 +165,14 @@ impl GatedDeltaNet {
         }
 
         let (decay, beta) = (cx.scratch(a.shape())?, cx.scratch(b.shape())?);
-        let dt_bias = cx.dense(&self.name, "dt_bias", &self.dt_bias);
-        let a_neg = cx.dense(&self.name, "A_log", &self.a_neg);
-        delta_net::delta_gates(&a, &b, dt_bias, a_neg, &decay, &beta)?;
-        // The convolution has read qkv; what was room for it is room for the result.
-        let result = qkv.narrow(1, 0, value_dim)?;
-        let out = result.split_last(num_v_heads)?;
-        let inputs = DeltaInputs { queries: &q, keys: &k, values: &v, decay: &decay, beta: &beta };
-        delta_net::gated_delta(cx.step, &inputs, state, &out)?;
-        if cx.observes(&self.recurrent_state) {
-            self.show_state(cx, state)?;
-        }
-
-        let z = z.split_last(num_v_heads)?;
-        let (weight, eps) = (self.norm.weight(cx), self.norm.eps());
-        let x = if cx.observes(self.norm.name()) {
-            norm::gated_rms_norm(&out, weight, &z, eps, &out)?;
-            cx.output(self.norm.name(), &out)?;
-            Activation::new(&result)?
-        } else {
-            norm::gated_rms_norm_activation(&out, weight, &z, eps, &result)?
-        };
-        Ok(Branch::Linear { name: &self.name, x, projection: &self.out_proj })
+        delta_net::delta_gates(a, b, inputs.dt_bias, inputs.a_neg, &decay, &beta)?;
+        let out = cx.scratch(&[cx.tokens(), value_dim])?;
+        let by_head = out.split_last(num_v_heads)?;
+        let rule = DeltaInputs { queries: &q, keys: &k, values: &v, decay: &decay, beta: &beta };
+        delta_net::gated_delta(cx.step, &rule, state, &by_head)?;
+        norm::gated_rms_norm(&by_head, inputs.norm, z, inputs.norm_eps, &by_head)?;
+        cx.output(self.norm.name(), &by_head)?;
+        Ok(Activation::new(&out)?)
     }
 
     /// Shows every sequence's recurrent state, as it is behind the step, to its hooks.

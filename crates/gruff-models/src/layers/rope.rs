@@ -1,4 +1,5 @@
 use gruff_kernels::Tensor;
+use gruff_kernels::attention::{HeadNorms, Prepare};
 use gruff_kernels::rope::{self, RopeScaling, RopeSpec, RopeStyle};
 
 use super::Forward;
@@ -22,6 +23,11 @@ impl RopeTable {
             rope::rope_table(cx.step, spec, &table)?;
         }
         Ok(Self { table, style: spec.style() })
+    }
+
+    /// What is done to queries and keys, with such norms.
+    pub(crate) fn prepare<'a>(&'a self, norms: Option<HeadNorms<'a>>) -> Prepare<'a> {
+        Prepare { norms, table: &self.table, style: self.style }
     }
 
     /// Rotates heads `[T, H, D]` in place.

@@ -1,15 +1,20 @@
-// Attention over pages of halves, on tensor cores. A block of threads has a key-value head and a tile of up to ROWS rows
+// Attention over pages of halves or of q8_0, on tensor cores. A block of threads has a key-value head and a tile of up to ROWS rows
 // (tokens of one sequence times the heads of the group); it works through BLOCK keys at a time, with softmax online.
 //
 // A row's bits are the same in any tile and with any number of warps:
-// - Each score and each sum is one chain of `mma.sync`, over dimensions or keys in order. Queries and weights enter as two
-//   halves each (22 bits), keys and values are halves, sums are f32. The sum of weights is a product with ones.
+// - Each sum is one chain of `mma.sync`, over keys in order; each score two, over dimensions. Queries and weights enter as two
+//   halves each (22 bits), of which scores add up the products apart; keys and values are halves, sums are f32. The sum of
+//   weights is a product with ones.
 // - What scores are taken relative to (`base`) is an integer power of two at least 2^-10 of the largest, so that a change
 //   multiplies by a power of two, which is exact. A block of keys that a row does not see changes nothing.
 // - Keys form spans of SPAN << `span_shift(position)`, at most SPANS of them. A span is added up from zero, and spans are
 //   added in order: here, or, where parts of a tile's keys are given to several blocks, by `combine`.
 //
-// Constants: DK, DV, multiples of 16; DOWN groups of 16 rows; ACROSS warps that share a group: each has a share of a
+// Pages of q8_0 are asked for as they are. Keys become halves, each the number in its block, and a score adds up the blocks'
+// sums times their scales, in order. Values become bfloat16 likewise; weights are multiplied by the scale of the value's
+// block, and enter as two bfloat16 each (16 bits).
+//
+// Constants: KV, 1 for f16, 2 for q8_0; DK, DV, multiples of 16, for q8_0 of 32; DOWN groups of 16 rows; ACROSS warps that share a group: each has a share of a
 // block's keys for the scores, and a share of the dimensions for the sums.
 
 #include "common.cuh"
@@ -28,12 +33,21 @@ constexpr int KEY_PITCH = 2 * DK + 16;
 constexpr int VALUE_PITCH = 2 * DV + 16;
 constexpr int WEIGHT_PITCH = 2 * BLOCK + 16;
 
-// Where things lie in shared memory.
+// Floats from a row of weights to the next, where they are kept in f32: as many bytes as both halves take.
+constexpr int WEIGHT_FLOATS = WEIGHT_PITCH / 2;
+constexpr bool PACKED = KV == 2;
+
+// Where things lie in shared memory. Of packed pages, keys and values are unpacked to the same place.
 constexpr int KEYS_AT = 2 * ROWS * KEY_PITCH;
-constexpr int VALUES_AT = KEYS_AT + BLOCK * KEY_PITCH;
-constexpr int WEIGHTS_AT = VALUES_AT + BLOCK * VALUE_PITCH;
+constexpr int VALUES_AT = PACKED ? KEYS_AT : KEYS_AT + BLOCK * KEY_PITCH;
+constexpr int WEIGHTS_AT = KEYS_AT + BLOCK * (PACKED ? KEY_PITCH > VALUE_PITCH ? KEY_PITCH : VALUE_PITCH : KEY_PITCH + VALUE_PITCH);
 constexpr int LARGEST_AT = WEIGHTS_AT + (ACROSS > 1 ? 2 * ROWS * WEIGHT_PITCH : 0);
 constexpr int FACTORS_AT = LARGEST_AT + ACROSS * ROWS * 4;
+// Scales of a block of keys, of its values, `[dim / 32][BLOCK]`, and both as they lie in pages.
+constexpr int KEY_SCALES_AT = FACTORS_AT + ROWS * 4;
+constexpr int VALUE_SCALES_AT = KEY_SCALES_AT + BLOCK * (DK / 32) * 4;
+constexpr int KEY_STAGE_AT = VALUE_SCALES_AT + BLOCK * (DV / 32) * 4;
+constexpr int VALUE_STAGE_AT = KEY_STAGE_AT + BLOCK * (DK / 32) * 34;
 
 // Pairs of tiles of eight keys, and of eight dimensions, of a warp.
 constexpr int KEY_PAIRS = BLOCK / ACROSS / 16;
@@ -69,6 +83,28 @@ static __device__ __forceinline__ Merge merge(float ours, float theirs) {
 static __device__ __forceinline__ float merged(const Merge &by, float ours, float theirs) {
     return fmaf(theirs, by.theirs, __fmul_rn(ours, by.ours));
 }
+
+// The same of two bfloat16.
+static __device__ __forceinline__ void split_bf16(float first, float second, u32 &high, u32 &low) {
+    high = ptx::floats_to_bf162(first, second);
+    low = ptx::floats_to_bf162(
+        __fadd_rn(first, -bf16_to_float((u16)high)), __fadd_rn(second, -bf16_to_float((u16)(high >> 16)))
+    );
+}
+
+// Where results go, behind a sigmoid of their gates where there are any.
+struct Results {
+    float *out;
+    i64 out_token, out_head;
+    const float *gate;
+    i64 gate_token, gate_head;
+
+    // Another form of the result belongs here.
+    __device__ __forceinline__ void put(i64 token, int head, int dim, float value) const {
+        if (gate) value = value / (1.0f + expf(-gate[token * gate_token + head * gate_head + dim]));
+        out[token * out_token + head * out_head + dim] = value;
+    }
+};
 
 // A tile: sequence, first row, rows. Without a plan every sequence has one token.
 static __device__ __forceinline__ int4 tile_of(const int4 *plan, int tile, int group) {
@@ -108,6 +144,46 @@ ask(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int
         for (int i = threadIdx.x; i < PAGE * WORDS; i += THREADS) {
             int key = i / WORDS, word = i % WORDS;
             ptx::copy_16(rows + key * PITCH + 16 * word, from + 16 * i, at + key <= last ? 16 : 0);
+        }
+    }
+}
+
+// The same for packed pages, as they lie there, whole.
+template <int DIM>
+static __device__ __forceinline__ void
+ask_packed(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int first, int last) {
+    constexpr int BYTES = PAGE * (DIM / 32) * 34;
+#pragma unroll
+    for (int half = 0; half < BLOCK / PAGE; half++) {
+        i64 page = own_pages[min(first + half * PAGE, last) / PAGE];
+        const u8 *from = pool + (page * kv_heads + kv_head) * BYTES;
+        for (int i = threadIdx.x * 16; i < BYTES; i += THREADS * 16) ptx::copy_16(to + half * BYTES + i, from + i);
+    }
+}
+
+// Unpacks a block of keys or values to rows of 16-bit numbers, halves or bfloat16, without their scales, which go to
+// `scales`: zeros behind the last of `count` keys, where anything may lie. Eight threads have eight keys of one block of 32
+// dimensions, so that what they write meets all banks.
+template <int DIM, bool HALVES>
+static __device__ __forceinline__ void unpack(u8 *rows, float *scales, const u8 *stage, int count) {
+    constexpr int BLOCKS = DIM / 32, PITCH = 2 * DIM + 16;
+    for (int i = threadIdx.x / 8; i < BLOCK / 8 * BLOCKS; i += THREADS / 8) {
+        const int key = i / BLOCKS * 8 + threadIdx.x % 8, block = i % BLOCKS;
+        const u16 *from = (const u16 *)(stage + (key * BLOCKS + block) * 34);
+        scales[block * BLOCK + key] = key < count ? half_to_float(from[0]) : 0.0f;
+        uint4 *to = (uint4 *)(rows + key * PITCH + block * 64);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 words[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                // The number plus 128 as the last byte of 2^23 in f32.
+                const u32 both = from[1 + 4 * j + k] ^ 0x8080u;
+                const float first = __int_as_float(__byte_perm(both, 0x4b000000u, 0x7540)) - 8388736.0f;
+                const float second = __int_as_float(__byte_perm(both, 0x4b000000u, 0x7541)) - 8388736.0f;
+                words[k] = HALVES ? ptx::floats_to_half2(first, second) : ptx::floats_to_bf162(first, second);
+            }
+            to[j] = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
 }
@@ -156,15 +232,87 @@ static __device__ __forceinline__ void split(float first, float second, u32 &hig
     low = ptx::floats_to_half2(__fadd_rn(first, -rounded.x), __fadd_rn(second, -rounded.y));
 }
 
+// What blocks leave of a tile and a key-value head: `[slots][slot_rows][DV]` sums, and base and sum of weights of each row.
+struct Spans {
+    const float4 *sums;
+    const float2 *stats;
+    int count, slot_rows;
+};
+
+static __device__ __forceinline__ Spans
+spans_of(const float *partials, int tile, int tiles, int kv_head, int kv_heads, int slots, int slot_rows, int count) {
+    const i64 slot = ((i64)tile * kv_heads + kv_head) * slots;
+    const float *stats = partials + (i64)tiles * kv_heads * slots * slot_rows * DV;
+    return {(const float4 *)(partials + slot * slot_rows * DV), (const float2 *)stats + slot * slot_rows, count, slot_rows};
+}
+
+// Adds up the spans of `rows` rows of a tile from row `first` on, in order, by all threads of the block, each four
+// dimensions. `scratch` holds 4 * SPANS values a row.
+static __device__ __forceinline__ void
+merge_spans(float *scratch, const Spans &of, int first, int rows, int first_row, int start, int kv_head, int group, const Results &results) {
+    const int thread = threadIdx.x, threads = blockDim.x, spans = of.count;
+    float *bases = scratch, *sums = bases + rows * SPANS, *ours = sums + rows * SPANS, *theirs = ours + rows * SPANS;
+    for (int i = thread; i < rows * spans; i += threads) {
+        const int r = i / spans, span = i % spans;
+        const float2 stats = __ldcg(of.stats + span * of.slot_rows + first + r);
+        bases[r * SPANS + span] = stats.x;
+        sums[r * SPANS + span] = stats.y;
+    }
+    __syncthreads();
+    for (int i = thread; i < rows * spans; i += threads) {
+        const int row = i / spans * SPANS, span = i % spans;
+        float before = -INFINITE;
+#pragma unroll 8
+        for (int j = 0; j < span; j++) before = fmaxf(before, bases[row + j]);
+        const Merge by = merge(before, bases[row + span]);
+        ours[row + span] = by.ours;
+        theirs[row + span] = by.theirs;
+    }
+    __syncthreads();
+    for (int i = thread; i < rows * (DV / 4); i += threads) {
+        const int r = i / (DV / 4), at = r * SPANS;
+        const float4 *from = of.sums + (first + r) * (DV / 4) + i % (DV / 4);
+        const int step = of.slot_rows * (DV / 4);
+        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float weight = 0.0f;
+#pragma unroll 1
+        for (int begin = 0; begin < spans; begin += 16) {
+            float4 part[16];
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+                if (begin + j < spans) part[j] = __ldcg(from + (begin + j) * step);
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                if (begin + j >= spans) break;
+                const Merge by = {0.0f, ours[at + begin + j], theirs[at + begin + j]};
+                weight = merged(by, weight, sums[at + begin + j]);
+                total.x = merged(by, total.x, part[j].x);
+                total.y = merged(by, total.y, part[j].y);
+                total.z = merged(by, total.z, part[j].z);
+                total.w = merged(by, total.w, part[j].w);
+            }
+        }
+        const int row = first_row + first + r, head = kv_head * group + row % group, dim = i % (DV / 4) * 4;
+        const i64 token = start + row / group;
+        const float inverse = 1.0f / weight;
+        results.put(token, head, dim, __fmul_rn(total.x, inverse));
+        results.put(token, head, dim + 1, __fmul_rn(total.y, inverse));
+        results.put(token, head, dim + 2, __fmul_rn(total.z, inverse));
+        results.put(token, head, dim + 3, __fmul_rn(total.w, inverse));
+    }
+}
+
 // The positions of a tile have one span shift. `splits` blocks share a tile's spans; from two spans on they leave each
-// span's sums in `partials` `[tile][kv head][slots][slot_rows][DV]`, with base and sum of weights of each row behind all of
-// them.
+// span's sums in `partials` `[tile][kv head]` as `Spans` has them, statistics behind all sums. The last block to do so adds
+// them up, which it sees by `arrivals` `[tile][kv head]`, zeros before and after; where there are none, `combine` follows.
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const float *queries, i64 query_token, i64 query_head, const u8 *key_pool, const u8 *value_pool, float *out,
-    i64 out_token, i64 out_head, const int *sequences, const int *pages, const int4 *plan, float *partials,
-    int kv_heads, int group, float scale, int window, float cap, int splits, int slots, int slot_rows
+    i64 out_token, i64 out_head, const float *gate, i64 gate_token, i64 gate_head, const int *sequences, const int *pages,
+    const int4 *plan, float *partials, u32 *arrivals, int kv_heads, int group, float scale, int window, float cap, int splits,
+    int slots, int slot_rows
 ) {
     in_turn();
+    const Results results = {out, out_token, out_head, gate, gate_token, gate_head};
     extern __shared__ __align__(128) u8 shared[];
     const int kv_head = blockIdx.x % kv_heads, part = blockIdx.x / kv_heads % splits;
     const int tile = blockIdx.x / kv_heads / splits, tiles = gridDim.x / kv_heads / splits;
@@ -185,9 +333,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const int last_block = min(end_span * span_keys - 1, seen.last_position) / BLOCK;
 
     u8 *keys = shared + KEYS_AT, *values = shared + VALUES_AT;
-    ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, first_block * BLOCK, seen.last_position);
+    auto ask_keys = [&](int at) {
+        if constexpr (PACKED) ask_packed<DK>(shared + KEY_STAGE_AT, key_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+        else ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+    };
+    auto ask_values = [&](int at) {
+        if constexpr (PACKED) ask_packed<DV>(shared + VALUE_STAGE_AT, value_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+        else ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+    };
+    ask_keys(first_block * BLOCK);
     ptx::copies_made();
-    ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, first_block * BLOCK, seen.last_position);
+    ask_values(first_block * BLOCK);
     ptx::copies_made();
     load_queries(shared, queries, query_token, query_head, entry, start, kv_head, group, scale);
 
@@ -200,6 +356,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const u8 *key_at = keys + (across * (BLOCK / ACROSS) + lane % 8 + lane / 16 * 8) * KEY_PITCH + lane / 8 % 2 * 16;
     const u8 *value_at = values + lane % 16 * VALUE_PITCH + lane / 16 * 16 + across * PAIRS * 32;
     u8 *weights = shared + WEIGHTS_AT;
+    float *key_scales = (float *)(shared + KEY_SCALES_AT), *value_scales = (float *)(shared + VALUE_SCALES_AT);
 
     // Rows g and g + 8 of the group: position, base of the span so far, totals of the spans before.
     int position[2];
@@ -226,11 +383,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         if (block == first_block)
             for (int h = 0; h < 2; h++) factor[h] = factors[top + g + 8 * h];
 
-        float scores[2 * KEY_PAIRS][4];
+        if constexpr (PACKED) {
+            unpack<DK, true>(keys, key_scales, shared + KEY_STAGE_AT, seen.last_position + 1 - at);
+            __syncthreads();
+            if (block < last_block) ask_keys(at + BLOCK);
+            ptx::copies_made();
+        }
+
+        // A chain for each half of the queries.
+        float scores[2 * KEY_PAIRS][4], small[2 * KEY_PAIRS][4], sums_of_blocks[2 * KEY_PAIRS][4];
 #pragma unroll
         for (int i = 0; i < 2 * KEY_PAIRS; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) scores[i][e] = 0.0f;
+            for (int e = 0; e < 4; e++) scores[i][e] = small[i][e] = sums_of_blocks[i][e] = 0.0f;
 #pragma unroll 4
         for (int dim = 0; dim < DK; dim += 16) {
             u32 high[4], low[4];
@@ -246,7 +411,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
             for (int i = 0; i < 2 * KEY_PAIRS; i++) ptx::mma_f16_k16(scores[i], high, b[i]);
 #pragma unroll
-            for (int i = 0; i < 2 * KEY_PAIRS; i++) ptx::mma_f16_k16(scores[i], low, b[i]);
+            for (int i = 0; i < 2 * KEY_PAIRS; i++) ptx::mma_f16_k16(small[i], low, b[i]);
+            if (PACKED && dim % 32 == 16) {
+                // The end of a block.
+                const float *of_block = key_scales + dim / 32 * BLOCK + across * (BLOCK / ACROSS) + 2 * t;
+#pragma unroll
+                for (int i = 0; i < 2 * KEY_PAIRS; i++) {
+                    const float2 scale = *(const float2 *)(of_block + 8 * i);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const float sum = __fadd_rn(scores[i][e], small[i][e]);
+                        sums_of_blocks[i][e] = fmaf(e % 2 ? scale.y : scale.x, sum, sums_of_blocks[i][e]);
+                        scores[i][e] = small[i][e] = 0.0f;
+                    }
+                }
+            }
         }
 
         // Scores in powers of two, and the largest of each row.
@@ -258,7 +437,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int h = e / 2, key = own + 8 * i + e % 2;
-                float score = __fmul_rn(scores[i][e], factor[h]);
+                const float sum = PACKED ? sums_of_blocks[i][e] : __fadd_rn(scores[i][e], small[i][e]);
+                float score = __fmul_rn(sum, factor[h]);
                 if (cap > 0.0f) score = __fmul_rn(cap, tanhf(score / cap));
                 score = __fmul_rn(score, LOG2_E);
                 if (edge && (key > position[h] || (window > 0 && key <= position[h] - window))) score = -INFINITE;
@@ -273,9 +453,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         }
         __syncthreads();
         // Keys are used; the next take their place.
-        if (block < last_block)
-            ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, at + BLOCK, seen.last_position);
-        ptx::copies_made();
+        if constexpr (!PACKED) {
+            if (block < last_block) ask_keys(at + BLOCK);
+            ptx::copies_made();
+        }
 
         bool changed = false;
         float change[2];
@@ -302,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             }
         }
 
-        // Weights, as two halves each.
+        // Weights, as two halves each, or as they are where scales are yet to come.
         u32 high[2 * KEY_PAIRS][2], low[2 * KEY_PAIRS][2];
 #pragma unroll
         for (int i = 0; i < 2 * KEY_PAIRS; i++)
@@ -311,6 +492,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 float from = base[h] == -INFINITE ? 0.0f : base[h];
                 float first = ptx::exp2_approx(__fadd_rn(scores[i][2 * h], -from));
                 float second = ptx::exp2_approx(__fadd_rn(scores[i][2 * h + 1], -from));
+                if constexpr (PACKED) {
+                    scores[i][2 * h] = first;
+                    scores[i][2 * h + 1] = second;
+                    float *to = (float *)weights + (top + g + 8 * h) * WEIGHT_FLOATS + own - at + 8 * i;
+                    if (ACROSS > 1) *(float2 *)to = make_float2(first, second);
+                    continue;
+                }
                 split(first, second, high[i][h], low[i][h]);
                 if (ACROSS > 1) {
                     u8 *to = weights + (top + g + 8 * h) * WEIGHT_PITCH + 2 * (own - at + 8 * i);
@@ -321,39 +509,74 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         ptx::copies_wait<1>();
         __syncthreads();
 
-        const u32 ones[2] = {0x3c003c00u, 0x3c003c00u};
+        if constexpr (PACKED) {
+            unpack<DV, false>(values, value_scales, shared + VALUE_STAGE_AT, seen.last_position + 1 - at);
+            __syncthreads();
+            if (block < last_block) ask_values(at + BLOCK);
+            ptx::copies_made();
+        }
+        const u32 one = PACKED ? 0x3f803f80u : 0x3c003c00u, ones[2] = {one, one};
 #pragma unroll
         for (int step = 0; step < BLOCK / 16; step++) {
             u32 a[4], rest[4];
-            if constexpr (ACROSS > 1) {
-                const u8 *from = weights + (top + lane % 16) * WEIGHT_PITCH + lane / 16 * 16 + 32 * step;
-                ptx::load_matrices(a, from);
-                ptx::load_matrices(rest, from + ROWS * WEIGHT_PITCH);
-            } else {
+            float2 raw[4];
+            if constexpr (PACKED) {
 #pragma unroll
                 for (int q = 0; q < 4; q++) {
-                    a[q] = high[2 * step + q / 2][q % 2];
-                    rest[q] = low[2 * step + q / 2][q % 2];
+                    const float *from = (const float *)weights + (top + g + q % 2 * 8) * WEIGHT_FLOATS + 16 * step + q / 2 * 8 + 2 * t;
+                    const float *own_scores = scores[(2 * step + q / 2) % (2 * KEY_PAIRS)] + q % 2 * 2;
+                    raw[q] = ACROSS > 1 ? *(const float2 *)from : make_float2(own_scores[0], own_scores[1]);
+                    split_bf16(raw[q].x, raw[q].y, a[q], rest[q]);
                 }
+                ptx::mma_bf16_k16(weight, a, ones);
+                ptx::mma_bf16_k16(weight, rest, ones);
+            } else {
+                if constexpr (ACROSS > 1) {
+                    const u8 *from = weights + (top + lane % 16) * WEIGHT_PITCH + lane / 16 * 16 + 32 * step;
+                    ptx::load_matrices(a, from);
+                    ptx::load_matrices(rest, from + ROWS * WEIGHT_PITCH);
+                } else {
+#pragma unroll
+                    for (int q = 0; q < 4; q++) {
+                        a[q] = high[2 * step + q / 2][q % 2];
+                        rest[q] = low[2 * step + q / 2][q % 2];
+                    }
+                }
+                ptx::mma_f16_k16(weight, a, ones);
+                ptx::mma_f16_k16(weight, rest, ones);
             }
-            ptx::mma_f16_k16(weight, a, ones);
-            ptx::mma_f16_k16(weight, rest, ones);
 #pragma unroll
             for (int i = 0; i < PAIRS; i++) {
-                if (!ALL_PAIRS && across * PAIRS + i >= DV / 16) break;
+                const int pair = across * PAIRS + i;
+                if (!ALL_PAIRS && pair >= DV / 16) break;
                 u32 both[4];
                 ptx::load_matrices_turned(both, value_at + step * 16 * VALUE_PITCH + 32 * i);
                 const u32 b0[2] = {both[0], both[1]}, b1[2] = {both[2], both[3]};
-                ptx::mma_f16_k16(sums[i][0], a, b0);
-                ptx::mma_f16_k16(sums[i][1], a, b1);
-                ptx::mma_f16_k16(sums[i][0], rest, b0);
-                ptx::mma_f16_k16(sums[i][1], rest, b1);
+                if constexpr (PACKED) {
+                    if (i == 0 || pair % 2 == 0) {
+#pragma unroll
+                        for (int q = 0; q < 4; q++) {
+                            const float2 scale = *(const float2 *)(value_scales + pair / 2 * BLOCK + 16 * step + q / 2 * 8 + 2 * t);
+                            split_bf16(__fmul_rn(raw[q].x, scale.x), __fmul_rn(raw[q].y, scale.y), a[q], rest[q]);
+                        }
+                    }
+                    ptx::mma_bf16_k16(sums[i][0], a, b0);
+                    ptx::mma_bf16_k16(sums[i][1], a, b1);
+                    ptx::mma_bf16_k16(sums[i][0], rest, b0);
+                    ptx::mma_bf16_k16(sums[i][1], rest, b1);
+                } else {
+                    ptx::mma_f16_k16(sums[i][0], a, b0);
+                    ptx::mma_f16_k16(sums[i][1], a, b1);
+                    ptx::mma_f16_k16(sums[i][0], rest, b0);
+                    ptx::mma_f16_k16(sums[i][1], rest, b1);
+                }
             }
         }
         __syncthreads();
-        if (block < last_block)
-            ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, at + BLOCK, seen.last_position);
-        ptx::copies_made();
+        if constexpr (!PACKED) {
+            if (block < last_block) ask_values(at + BLOCK);
+            ptx::copies_made();
+        }
 
         if (block < last_block && (at + BLOCK) % span_keys != 0) continue;
         // The end of a span.
@@ -396,82 +619,54 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             for (int i = 0; i < PAIRS; i++) sums[i][0][e] = sums[i][1][e] = 0.0f;
         }
     }
-    if (partial) return;
+    if (partial) {
+        if (!arrivals) return;
+        // Everything in shared memory is used.
+        bool &is_last = *(bool *)shared;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            const u32 others = (seen.spans + each - 1) / each - 1;
+            is_last = atomicInc(arrivals + tile * kv_heads + kv_head, others) == others;
+        }
+        __syncthreads();
+        if (!is_last) return;
+        __threadfence();
+        const Spans spans = spans_of(partials, tile, tiles, kv_head, kv_heads, slots, slot_rows, seen.spans);
+        merge_spans((float *)(shared + 16), spans, 0, entry.z, entry.y, start, kv_head, group, results);
+        return;
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int r = top + g + 8 * h, row = entry.y + r;
         if (r >= entry.z) continue;
-        float *to = out + (start + row / group) * out_token + (kv_head * group + row % group) * out_head;
+        const i64 token = start + row / group;
+        const int head = kv_head * group + row % group;
         const float inverse = 1.0f / total_weight[h];
 #pragma unroll
         for (int i = 0; i < 2 * PAIRS; i++) {
             const int dim = across * PAIRS * 16 + 8 * i + 2 * t;
             if (!ALL_PAIRS && dim >= DV) break;
-            to[dim] = __fmul_rn(totals[i / 2][i % 2][2 * h], inverse);
-            to[dim + 1] = __fmul_rn(totals[i / 2][i % 2][2 * h + 1], inverse);
+            results.put(token, head, dim, __fmul_rn(totals[i / 2][i % 2][2 * h], inverse));
+            results.put(token, head, dim + 1, __fmul_rn(totals[i / 2][i % 2][2 * h + 1], inverse));
         }
     }
 }
 
-// Adds up the spans of a row that `flash` left apart, in order: block x is the tile and its row, y the key-value head, a
-// thread four dimensions.
+// Adds up the spans of a row that `flash` left apart: block x is the tile and its row, y the key-value head.
 extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
-    const float *partials, const int4 *plan, float *out, i64 out_token, i64 out_head, const int *sequences,
-    int kv_heads, int group, int window, int slots, int slot_rows
+    const float *partials, const int4 *plan, float *out, i64 out_token, i64 out_head, const float *gate, i64 gate_token,
+    i64 gate_head, const int *sequences, int kv_heads, int group, int window, int slots, int slot_rows
 ) {
     in_turn();
-    __shared__ float bases[SPANS], sums[SPANS], ours[SPANS], theirs[SPANS];
+    __shared__ float scratch[4 * SPANS];
     const int tile = blockIdx.x / slot_rows, r = blockIdx.x % slot_rows, tiles = gridDim.x / slot_rows;
-    const int kv_head = blockIdx.y, thread = threadIdx.x;
     const int4 entry = tile_of(plan, tile, group);
     if (r >= entry.z) return;
     const int *sequence = sequences + entry.x * 8;
-    const int spans = seen_keys(entry, sequence, group, window).spans;
-    if (spans == 1) return;
-    const i64 slot = ((i64)tile * kv_heads + kv_head) * slots;
-    const float2 *stats = (const float2 *)(partials + (i64)tiles * kv_heads * slots * slot_rows * DV);
-    for (int i = thread; i < spans; i += blockDim.x) {
-        const float2 of = stats[(slot + i) * slot_rows + r];
-        bases[i] = of.x;
-        sums[i] = of.y;
-    }
-    __syncthreads();
-    for (int i = thread; i < spans; i += blockDim.x) {
-        float before = -INFINITE;
-#pragma unroll 8
-        for (int j = 0; j < i; j++) before = fmaxf(before, bases[j]);
-        const Merge by = merge(before, bases[i]);
-        ours[i] = by.ours;
-        theirs[i] = by.theirs;
-    }
-    __syncthreads();
-    if (4 * thread >= DV) return;
-    const float4 *from = (const float4 *)(partials + (slot * slot_rows + r) * DV) + thread;
-    const int step = slot_rows * (DV / 4);
-    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float weight = 0.0f;
-#pragma unroll 1
-    for (int first = 0; first < spans; first += 16) {
-        float4 part[16];
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            if (first + i < spans) part[i] = from[(first + i) * step];
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (first + i >= spans) break;
-            const Merge by = {0.0f, ours[first + i], theirs[first + i]};
-            weight = merged(by, weight, sums[first + i]);
-            total.x = merged(by, total.x, part[i].x);
-            total.y = merged(by, total.y, part[i].y);
-            total.z = merged(by, total.z, part[i].z);
-            total.w = merged(by, total.w, part[i].w);
-        }
-    }
-    const int row = entry.y + r;
-    float *to = out + (sequence[0] + row / group) * out_token + (kv_head * group + row % group) * out_head + 4 * thread;
-    const float inverse = 1.0f / weight;
-    to[0] = __fmul_rn(total.x, inverse);
-    to[1] = __fmul_rn(total.y, inverse);
-    to[2] = __fmul_rn(total.z, inverse);
-    to[3] = __fmul_rn(total.w, inverse);
+    const int count = seen_keys(entry, sequence, group, window).spans;
+    if (count == 1) return;
+    const Results results = {out, out_token, out_head, gate, gate_token, gate_head};
+    const Spans spans = spans_of(partials, tile, tiles, blockIdx.y, kv_heads, slots, slot_rows, count);
+    merge_spans(scratch, spans, r, 1, entry.y, sequence[0], blockIdx.y, group, results);
 }

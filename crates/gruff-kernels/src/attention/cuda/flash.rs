@@ -1,26 +1,31 @@
-//! Attention over pages of halves on tensor cores (`flash.cu`).
+//! Attention over pages of halves and of q8_0 on tensor cores (`flash.cu`).
 //!
 //! Sequences of few rows go in tiles of 16, others in tiles as large as the card's shared memory holds. Where tiles are
-//! too few to occupy the card, several blocks share a tile's keys and a second kernel adds their spans up. How many is
-//! decided by what is in the step, not by the length of the context, so that a recorded step stays valid as that grows.
+//! too few to occupy the card, several blocks share a tile's keys, and the last of them, or where rows are many a second
+//! kernel, adds their spans up. How many is decided by what is in the step, not by the length of the context, so that a
+//! recorded step stays valid as that grows.
 
 use super::Heads;
-use crate::attention::AttentionSpec;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::device::Backend;
-use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
+use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Without};
+
+use super::{Operands, kv_number};
 
 pub(crate) static FLASH: Source = Source {
     name: "flash.cu",
     code: include_str!("flash.cu"),
     options: &[],
     variants: &[
-        &[("DK", 256), ("DV", 256), ("DOWN", 1), ("ACROSS", 4)],
-        &[("DK", 256), ("DV", 256), ("DOWN", 4), ("ACROSS", 2)],
-        &[("DK", 128), ("DV", 128), ("DOWN", 4), ("ACROSS", 2)],
-        &[("DK", 96), ("DV", 80), ("DOWN", 1), ("ACROSS", 4)],
-        &[("DK", 64), ("DV", 64), ("DOWN", 8), ("ACROSS", 1)],
+        &[("KV", 1), ("DK", 256), ("DV", 256), ("DOWN", 1), ("ACROSS", 4)],
+        &[("KV", 1), ("DK", 256), ("DV", 256), ("DOWN", 4), ("ACROSS", 2)],
+        &[("KV", 1), ("DK", 128), ("DV", 128), ("DOWN", 4), ("ACROSS", 2)],
+        &[("KV", 1), ("DK", 96), ("DV", 80), ("DOWN", 1), ("ACROSS", 4)],
+        &[("KV", 1), ("DK", 64), ("DV", 64), ("DOWN", 8), ("ACROSS", 1)],
+        &[("KV", 2), ("DK", 256), ("DV", 256), ("DOWN", 1), ("ACROSS", 4)],
+        &[("KV", 2), ("DK", 256), ("DV", 256), ("DOWN", 4), ("ACROSS", 2)],
+        &[("KV", 2), ("DK", 64), ("DV", 96), ("DOWN", 8), ("ACROSS", 1)],
     ],
 };
 
@@ -37,6 +42,12 @@ const FEW_ROWS: usize = 32;
 
 /// The most bytes of partial results: with more tiles, blocks take them whole.
 const PARTIAL_BYTES: usize = 40 << 20;
+
+/// Rows of a tile up to which its last block adds up spans: more are added up faster by several blocks.
+const MERGED_ROWS: usize = 8;
+
+/// Bytes of shared memory for that, behind the word that says which block is the last.
+const MERGE_BYTES: usize = 16 + 4 * 4 * SPANS * MERGED_ROWS;
 
 /// The tiles that a block computes: groups of 16 rows, warps a group.
 #[derive(Clone, Copy)]
@@ -72,7 +83,14 @@ impl Form {
         let (key_pitch, value_pitch) = (2 * heads.key_dim + 16, 2 * heads.value_dim + 16);
         let weights = if self.across > 1 { 2 * self.rows() * (2 * BLOCK + 16) } else { 0 };
         let per_row = 4 * (self.across + 1);
-        2 * self.rows() * key_pitch + BLOCK * (key_pitch + value_pitch) + weights + self.rows() * per_row
+        let kept = if heads.packed {
+            // Unpacked keys or values; blocks of both with their scales.
+            key_pitch.max(value_pitch) + (heads.key_dim + heads.value_dim) / 32 * (34 + 4)
+        } else {
+            key_pitch + value_pitch
+        };
+        let bytes = 2 * self.rows() * key_pitch + BLOCK * kept + weights + self.rows() * per_row;
+        bytes.max(MERGE_BYTES)
     }
 }
 
@@ -117,7 +135,7 @@ impl CudaDevice {
     /// Whether tensor cores take layers of this kind: for prompts and for single tokens alike, since their bits agree.
     pub(super) fn has_flash(&self, layer: &KvLayer, heads: &Heads) -> bool {
         self.card().capability >= LEAST_CAPABILITY
-            && layer.dtype() == KvDtype::F16
+            && layer.dtype() != KvDtype::F32
             && heads.key_dim.is_multiple_of(16)
             && heads.value_dim.is_multiple_of(16)
             && heads.value_dim <= 512
@@ -126,37 +144,26 @@ impl CudaDevice {
             && !self.lacks(Without::Attention)
     }
 
-    pub(super) fn flash(
-        &self,
-        step: &Step,
-        queries: &Tensor,
-        layer: &KvLayer,
-        spec: &AttentionSpec,
-        out: &Tensor,
-        heads: &Heads,
-    ) -> Result<()> {
+    pub(super) fn flash(&self, operands: Operands, heads: &Heads) -> Result<()> {
+        let step = operands.step;
         let is_small = |sequence: &StepSequence| sequence.len == 1 || sequence.len * heads.group <= FEW_ROWS;
-        self.flash_tiles(step, queries, layer, spec, out, heads, Form::SMALL, true, is_small)?;
+        self.flash_tiles(operands, heads, Form::SMALL, true, is_small)?;
         if step.sequences().iter().all(is_small) {
             return Ok(());
         }
         let large = Form::large(heads, self.card().shared_bytes);
-        self.flash_tiles(step, queries, layer, spec, out, heads, large, false, |sequence| !is_small(sequence))
+        self.flash_tiles(operands, heads, large, false, |sequence| !is_small(sequence))
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn flash_tiles(
         &self,
-        step: &Step,
-        queries: &Tensor,
-        layer: &KvLayer,
-        spec: &AttentionSpec,
-        out: &Tensor,
+        operands: Operands,
         heads: &Heads,
         form: Form,
         small: bool,
         wanted: impl Fn(&StepSequence) -> bool,
     ) -> Result<()> {
+        let Operands { step, queries, layer, spec, gate, out } = operands;
         let tables = self.step(step)?;
         let key = ("flash", [usize::from(small), heads.group, form.rows(), heads.window]);
         // The extent has the most rows of a tile, and the most spans.
@@ -193,7 +200,10 @@ impl CudaDevice {
             1
         };
         let partials = self.temporary(if splits > 1 { partial_bytes } else { 0 })?;
+        let merges = splits > 1 && small && rows <= MERGED_ROWS;
+        let arrivals = if merges { self.arrivals(blocks)? } else { 0 };
         let defines = [
+            ("KV", kv_number(layer.dtype())),
             ("DK", heads.key_dim as i64),
             ("DV", heads.value_dim as i64),
             ("DOWN", form.down as i64),
@@ -207,10 +217,12 @@ impl CudaDevice {
             .arg(layer.keys())
             .arg(layer.values())
             .heads_of(out)
+            .heads_of_any(gate)
             .arg(tables.sequences())
             .arg(tables.pages())
             .arg(list)
             .arg(partials.pointer())
+            .arg(arrivals)
             .arg(heads.kv as i32)
             .arg(heads.group as i32)
             .arg(spec.scale)
@@ -220,7 +232,7 @@ impl CudaDevice {
             .arg(slots as i32)
             .arg(rows as i32)
             .run()?;
-        if splits == 1 {
+        if splits == 1 || merges {
             return Ok(());
         }
         self.launch(&FLASH, &defines, "combine")?
@@ -229,6 +241,7 @@ impl CudaDevice {
             .arg(partials.pointer())
             .arg(list)
             .heads_of(out)
+            .heads_of_any(gate)
             .arg(tables.sequences())
             .arg(heads.kv as i32)
             .arg(heads.group as i32)

@@ -1,21 +1,26 @@
 //! The family on NVIDIA cards.
 //!
-//! Pages of halves go to tensor cores (`flash.cu`), all others, and heads of odd widths, to `attention.cu`. There a
+//! Norms of heads, rotation and writing to pages are one kernel (`prepare.cu`).
+//!
+//! Pages of halves and of q8_0 go to tensor cores (`flash.cu`), those of f32, and heads of odd widths, to `attention.cu`. There a
 //! tile is up to so many rows (tokens of a sequence times heads of a group); a block takes a tile through all its
 //! keys, or, where there are too few tiles to occupy the card, through one span of them, and a second kernel merges the
 //! spans in order. A row's bits are the same either way.
 
 mod flash;
+mod prepare;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::{AttentionOps, AttentionSpec};
+use super::{AttentionOps, AttentionSpec, Prepare};
 use crate::cuda::phase::{self, Phase};
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, CudaError};
-use crate::{Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor};
+use crate::device::Backend;
+use crate::{Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
 
 pub(crate) use flash::FLASH;
+pub(crate) use prepare::PREPARE;
 
 pub(crate) static ATTENTION: Source = Source {
     name: "attention.cu",
@@ -68,9 +73,22 @@ struct Heads {
     key_dim: usize,
     value_dim: usize,
     window: usize,
+    /// Whether pages are of q8_0.
+    packed: bool,
 }
 
 impl Heads {
+    fn of(queries: &Tensor, layer: &KvLayer, spec: &AttentionSpec) -> Self {
+        Self {
+            group: queries.shape()[1] / layer.kv_heads(),
+            kv: layer.kv_heads(),
+            key_dim: layer.key_dim(),
+            value_dim: layer.value_dim(),
+            window: spec.window.unwrap_or(0),
+            packed: layer.dtype() == KvDtype::Q8_0,
+        }
+    }
+
     fn shared_bytes(&self, rows: usize) -> usize {
         let padded = self.key_dim.next_multiple_of(4);
         4 * (PAGE * (padded + 4) + rows * (padded + PAGE + 4 + 7))
@@ -124,6 +142,7 @@ struct Operands<'a> {
     queries: &'a Tensor,
     layer: &'a KvLayer,
     spec: &'a AttentionSpec,
+    gate: Option<&'a Tensor>,
     out: &'a Tensor,
 }
 
@@ -212,7 +231,7 @@ impl CudaDevice {
         if cut.blocks == 0 {
             return Ok(());
         }
-        let Operands { step, queries, layer, spec, out } = operands;
+        let Operands { step, queries, layer, spec, out, .. } = operands;
         let tables = self.step(step)?;
         let tile_rows = cut.tile_rows;
         let defines = [
@@ -289,17 +308,11 @@ impl AttentionOps for CudaDevice {
         spec: &AttentionSpec,
         out: &Tensor,
     ) -> Result<()> {
-        let heads = Heads {
-            group: queries.shape()[1] / layer.kv_heads(),
-            kv: layer.kv_heads(),
-            key_dim: layer.key_dim(),
-            value_dim: layer.value_dim(),
-            window: spec.window.unwrap_or(0),
-        };
+        let operands = Operands { step, queries, layer, spec, gate: None, out };
+        let heads = Heads::of(queries, layer, spec);
         if self.has_flash(layer, &heads) {
-            return self.flash(step, queries, layer, spec, out, &heads);
+            return self.flash(operands, &heads);
         }
-        let operands = Operands { step, queries, layer, spec, out };
         let large = heads.large_tile(self);
         let small = heads.group.next_power_of_two().clamp(4, large);
         let is_small = |sequence: &StepSequence| sequence.len * heads.group <= small;
@@ -315,5 +328,29 @@ impl AttentionOps for CudaDevice {
             return Ok(());
         }
         self.attend_by_lists(operands, &heads, large, 1, |sequence| !is_small(sequence))
+    }
+    fn fuses_prepare(&self, layer: &KvLayer) -> bool {
+        self.fuses_norms() && layer.key_dim() <= prepare::WIDEST
+    }
+
+    fn prepare_qkv(&self, step: &Step, qkv: [&Tensor; 3], prepare: &Prepare, layer: &KvLayer) -> Result<()> {
+        self.prepare_heads(step, qkv, prepare, layer)
+    }
+
+    fn fuses_gate(&self, queries: &Tensor, layer: &KvLayer, spec: &AttentionSpec) -> bool {
+        !self.lacks(Without::Fusion) && self.has_flash(layer, &Heads::of(queries, layer, spec))
+    }
+
+    fn gated_attention(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        spec: &AttentionSpec,
+        gate: &Tensor,
+        out: &Tensor,
+    ) -> Result<()> {
+        let operands = Operands { step, queries, layer, spec, gate: Some(gate), out };
+        self.flash(operands, &Heads::of(queries, layer, spec))
     }
 }

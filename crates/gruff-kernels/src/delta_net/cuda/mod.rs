@@ -3,18 +3,21 @@
 //! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
 //! a chunk at a time, with the same sums in the same order: on tensor cores (`scan.cu`, `token.cu`, `chunk.cuh`), or, for
 //! heads of odd widths and cards without the shared memory, on plain units (`chunks.cu`, `delta.cu`). Rows that a step
-//! keeps are written by `keep.cu`, where the others cannot.
+//! keeps are written by `keep.cu`, where the others cannot. Single tokens have all of a net between its projections in one
+//! kernel (`net.cu`).
 
+mod net;
 mod tensor;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::{DeltaInputs, DeltaNetOps};
+use super::{DeltaInputs, DeltaNetOps, NetInputs};
 use crate::cuda::sources::Source;
 use crate::cuda::step::{Plan, chunks};
 use crate::cuda::{CudaDevice, Launch, pointer};
-use crate::{CHUNK, Result, StateLayer, Step, StepSequence, Tensor};
+use crate::{Activation, CHUNK, Result, StateLayer, Step, StepSequence, Tensor};
 
+pub(crate) use net::NET;
 pub(crate) use tensor::{SCAN, TOKEN};
 
 pub(crate) static CONV: Source =
@@ -137,6 +140,14 @@ impl DeltaNetOps for CudaDevice {
             return self.delta_chunks(step, inputs, layer, out);
         }
         self.delta_rows(step, inputs, layer, out)
+    }
+
+    fn fuses_net(&self, step: &Step, layer: &StateLayer) -> bool {
+        self.has_net(step, layer.shape())
+    }
+
+    fn gated_delta_net(&self, step: &Step, inputs: &NetInputs, layer: &StateLayer) -> Result<Activation> {
+        self.net(step, inputs, layer)
     }
 }
 

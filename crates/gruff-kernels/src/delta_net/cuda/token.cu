@@ -1,16 +1,12 @@
 // The gated delta rule on tensor cores, a token after the other: each is one row of its chunk's forward substitution,
 // whatever step it came in, by the operations that `chunk.cuh` lists. A block has a sequence, a value head and COLUMNS
-// columns of its state; a warp has eight of them. Row 0 of what a warp multiplies is the key's, row 1 the query's, the
-// others are zeros.
+// columns of its state; a warp has eight of them (`row.cuh`).
 //
 // Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16.
 
-#include "chunk.cuh"
+#include "row.cuh"
 
 constexpr int THREADS = 128;
-constexpr int STEPS = DK / 16;
-// Keys in f32, rows apart so that eight of them lie in different banks.
-constexpr int ROW = DK + 4;
 
 // Where things lie in shared memory, in floats; both terms of the updates come first.
 constexpr int FLOATS_AT = 2 * CHUNK * COLUMN_PITCH;
@@ -33,36 +29,6 @@ static __device__ __forceinline__ float dot_of(const float *x, const float *y) {
         sums[3] = fmaf(a.w, b.w, sums[3]);
     }
     return sum_of_four(sums);
-}
-
-// The lane's words of rows 0 and 1 of a.
-static __device__ __forceinline__ void two_rows(u32 (&a)[4], u32 (&a_rest)[4], const float *first, const float *second, float sign) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    a[0] = a[1] = a[2] = a[3] = a_rest[0] = a_rest[1] = a_rest[2] = a_rest[3] = 0;
-    if (g > 1) return;
-    const float *from = (g == 0 ? first : second) + 2 * t;
-    sign = g == 0 ? sign : 1.0f;
-    const Split low = split(sign * from[0], sign * from[1]), high = split(sign * from[8], sign * from[9]);
-    a[0] = low.high, a[2] = high.high, a_rest[0] = low.low, a_rest[2] = high.low;
-}
-
-// A warp's columns of S, both terms.
-static __device__ __forceinline__ void
-load_state(u32 (&b)[STEPS][2], u32 (&b_rest)[STEPS][2], const float *matrix, bool any, bool inside) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    float s[STEPS][4];
-#pragma unroll
-    for (int i = 0; i < STEPS; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[i][e] = any && inside ? matrix[(16 * i + 2 * t + e % 2 + e / 2 * 8) * DV + g] : 0.0f;
-#pragma unroll
-    for (int i = 0; i < STEPS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const Split of = split(s[i][2 * h], s[i][2 * h + 1]);
-            b[i][h] = of.high;
-            b_rest[i][h] = of.low;
-        }
 }
 
 // An update of one column, in f32 and both terms.
@@ -110,8 +76,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
 
     // What the slot holds: S at the chunk's border, and the rows since.
     int chunk = past / CHUNK, row = past % CHUNK;
-    u32 state[STEPS][2], state_rest[STEPS][2];
-    load_state(state, state_rest, matrix_of(chunk), chunk > 0, inside);
+    State state;
+    auto load_state = [&](bool here) {
+        float s[STEPS][4];
+        ask_state(s, matrix_of(chunk), here && inside);
+        split_state(state, s);
+    };
+    load_state(chunk > 0);
 #pragma unroll 8
     for (int i = thread; i < row * (DK / 4); i += THREADS) {
         const int j = i / (DK / 4), dim = i % (DK / 4) * 4;
@@ -158,92 +129,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
                 factor = __fmul_rn(expf(__fsub_rn(total, sum[j])), dot_of(chunk_keys + j * ROW, of_key ? key : query));
             (of_key ? on_key : on_query)[j] = factor;
         }
-        float c[4] = {}, small[4] = {};
-#pragma unroll
-        for (int s = 0; s < STEPS; s++) {
-            u32 a[4], a_rest[4];
-            two_rows(a, a_rest, key + 16 * s, query + 16 * s, 1.0f);
-            multiply(c, small, a, a_rest, state[s], state_rest[s]);
-        }
+        float c[4];
         const float decayed = expf(total);
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float by_state = __fadd_rn(c[e], small[e]);
-            c[e] = g == 0 ? fmaf(-decayed, by_state, value[e]) : g == 1 ? __fmul_rn(decayed, by_state) : 0.0f;
-            c[2 + e] = 0.0f;
-        }
+        begin_row(c, state, key, query, decayed, value);
         __syncthreads();
         const int own_block = row / BLOCK;
-        auto take_in = [&](int block) {
-            u32 a[4], a_rest[4], b[2], b_rest[2];
-            two_rows(a, a_rest, on_key + BLOCK * block, on_query + BLOCK * block, -1.0f);
-            const u8 *from = terms + (BLOCK * block + lane % 16) * COLUMN_PITCH + 16 * warp;
-            ptx::load_matrices_turned(b, from);
-            ptx::load_matrices_turned(b_rest, from + CHUNK * COLUMN_PITCH);
-            multiply_one(c, a, a_rest, b, b_rest);
-        };
-        for (int block = 0; block < own_block; block++) take_in(block);
+        const u8 *own_terms = terms + 16 * warp;
+        for (int block = 0; block < own_block; block++) take_in<COLUMN_PITCH>(c, own_terms, block, on_key, on_query);
         if (g == 0) {
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float rest = c[e];
-                for (int j = BLOCK * own_block; j < row; j++)
-                    rest = fmaf(-on_key[j], updates[j * COLUMNS + own_column + e], rest);
-                const float u = __fmul_rn(own_beta, rest);
+                const float *before = updates + BLOCK * own_block * COLUMNS + own_column + e;
+                const float u = __fmul_rn(own_beta, without_own_block(c[e], row, on_key, before, COLUMNS));
                 put_update(terms, updates, row, own_column + e, u);
                 if (inside) own_updates[ring * DV + own_column + e] = u;
             }
         }
         // A warp reads only its own columns.
         __syncwarp();
-        take_in(own_block);
+        take_in<COLUMN_PITCH>(c, own_terms, own_block, on_key, on_query);
         if (g == 1 && inside)
             for (int e = 0; e < 2; e++)
                 out[token * out_token + head * out_head + first_column + own_column + e] = c[e];
         row++;
         if (row == CHUNK) {
-            // The chunk is folded into S: a warp's columns, 16 dimensions at a time.
-            u32 b[CHUNK / BLOCK][2], b_rest[CHUNK / BLOCK][2];
-#pragma unroll
-            for (int block = 0; block < CHUNK / BLOCK; block++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int j = BLOCK * block + 8 * h + 2 * t, column = 8 * warp + g;
-                    float u[2];
-                    for (int e = 0; e < 2; e++)
-                        u[e] = __fmul_rn(expf(__fsub_rn(total, sum[j + e])), updates[(j + e) * COLUMNS + column]);
-                    const Split of = split(u[0], u[1]);
-                    b[block][h] = of.high;
-                    b_rest[block][h] = of.low;
-                }
-            const float *border = matrix_of(chunk);
-            float *next = matrix_of(chunk + 1);
-#pragma unroll 1
-            for (int first = 0; first < DK; first += 16) {
-                float folded[4] = {};
-#pragma unroll
-                for (int block = 0; block < CHUNK / BLOCK; block++) {
-                    u32 a[4], a_rest[4];
-#pragma unroll
-                    for (int q = 0; q < 4; q++) {
-                        const float *from = chunk_keys + (BLOCK * block + q / 2 * 8 + 2 * t) * ROW + first + g + q % 2 * 8;
-                        const Split of = split(from[0], from[ROW]);
-                        a[q] = of.high;
-                        a_rest[q] = of.low;
-                    }
-                    multiply_one(folded, a, a_rest, b[block], b_rest[block]);
-                }
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int at = (first + g + e / 2 * 8) * DV + 2 * t + e % 2;
-                    const float before = chunk > 0 && inside ? border[at] : 0.0f;
-                    if (inside) next[at] = fmaf(decayed, before, folded[e]);
-                }
-            }
-            __syncwarp();
+            // The chunk is folded into S.
+            fold(
+                matrix_of(chunk + 1), matrix_of(chunk), chunk > 0, inside, chunk_keys, sum, total, decayed,
+                [&](int j, int column) { return updates[j * COLUMNS + 8 * warp + column]; }
+            );
             chunk++;
             row = 0;
-            if (i + 1 < len) load_state(state, state_rest, matrix_of(chunk), true, inside);
+            if (i + 1 < len) load_state(true);
         }
         __syncthreads();
         if (row == 0)

@@ -6,7 +6,7 @@ use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, Launch, row_count, rows, width};
 use crate::device::Backend;
 use crate::matmul::cuda::groups;
-use crate::{Activation, Activations, Result, Tensor};
+use crate::{Activation, Activations, Result, Tensor, Without};
 
 pub(crate) static SOURCE: Source = Source {
     name: "norm.cu",
@@ -34,8 +34,13 @@ fn block_threads(width: usize) -> usize {
 }
 
 impl CudaDevice {
-    /// Whether a norm leaves its result in pieces for products besides.
-    fn rounds(&self, out: &Tensor) -> bool {
+    /// Whether norms may be part of other kernels.
+    pub(crate) fn fuses_norms(&self) -> bool {
+        ![Without::Norm, Without::Fusion].into_iter().any(|family| self.lacks(family))
+    }
+
+    /// Whether what makes `out` leaves it in pieces for products besides.
+    pub(crate) fn leaves_pieces(&self, out: &Tensor) -> bool {
         out.shape().len() == 2
             && width(out).is_multiple_of(16)
             && out.shape()[0] != 0
@@ -61,7 +66,7 @@ impl NormOps for CudaDevice {
         out: &Tensor,
     ) -> Result<Activation> {
         let heads = x.shape()[1];
-        if width(x) > WARP_WIDTH || !width(x).is_multiple_of(4) || !self.rounds(out) {
+        if width(x) > WARP_WIDTH || !width(x).is_multiple_of(4) || !self.leaves_pieces(out) {
             self.gated_rms_norm(x, weight, gate, eps, &out.split_last(heads)?)?;
             return Activation::new(out);
         }
@@ -81,7 +86,7 @@ impl NormOps for CudaDevice {
     }
 
     fn rms_norm_activation(&self, x: &Tensor, weight: &Tensor, eps: f32, out: &Tensor) -> Result<Activation> {
-        if width(out) <= WARP_WIDTH || !self.rounds(out) {
+        if width(out) <= WARP_WIDTH || !self.leaves_pieces(out) {
             self.rms_norm(x, weight, eps, out)?;
             return Activation::new(out);
         }
@@ -97,7 +102,7 @@ impl NormOps for CudaDevice {
         eps: f32,
         out: &Tensor,
     ) -> Result<Activation> {
-        if width(out) <= WARP_WIDTH || !self.rounds(out) {
+        if width(out) <= WARP_WIDTH || !self.leaves_pieces(out) {
             self.add_rms_norm(residual, delta, weight, eps, out)?;
             return Activation::new(out);
         }

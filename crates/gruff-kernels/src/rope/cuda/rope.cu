@@ -1,6 +1,6 @@
 // Rotary positions.
 
-#include "common.cuh"
+#include "rope.cuh"
 
 // Cosines and sines of a step: angles in double precision, as the contract has them. A thread a token and pair.
 extern "C" __global__ void rope_table(
@@ -32,7 +32,7 @@ extern "C" __global__ void rope(
     float cosine = turn[0], sine = turn[table_part];
     float *pair = x + token * x_token + head * x_head + (interleaved ? 2 * j : j);
     int distance = interleaved ? 1 : half;
-    float a = pair[0], b = pair[distance];
-    pair[0] = a * cosine - b * sine;
-    pair[distance] = a * sine + b * cosine;
+    float2 by = turned(pair[0], pair[distance], cosine, sine);
+    pair[0] = by.x;
+    pair[distance] = by.y;
 }
