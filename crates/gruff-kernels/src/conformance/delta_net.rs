@@ -46,7 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
         let shape =
             StateShape { key_heads, value_heads, key_dim, value_dim, conv_kernel, conv_channels, rollback };
         cases.push(net(shape));
-        if value_heads * value_dim % 32 == 0 {
+        if (value_heads * value_dim).is_multiple_of(32) {
             cases.push(net_for_products(shape));
         }
     }
