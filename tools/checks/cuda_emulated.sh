@@ -76,6 +76,12 @@ CUDA_EMULATOR_LATE=1 cargo test --quiet --package gruff-kernels --test copies
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings
+# Two cards, and a card beside the CPU: the bits of one, the CPU's results, the whole program's answer.
+CUDA_EMULATOR_DEVICES=2 cargo test --quiet --workspace --test placement card
+told=$(CUDA_EMULATOR_DEVICES=2 CUDA_EMULATOR_LATE=1 "$gruff" run "What is the capital of France?" --temperature 0 \
+    --device cuda:0,cuda:1 2>&1)
+printf '%s\n' "$told"
+[[ $told == *Paris* && $told == *cuda:0*layers\ 0-*cuda:1*head* ]]
 faults=$(mktemp)
 trap 'rm -f "$faults"' EXIT
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test recordings refused_by_the_driver

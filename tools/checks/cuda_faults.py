@@ -1,10 +1,10 @@
-"""The bad cases of `--device cuda`, with the emulated driver of tools/emulator: no driver, an old one, no card, no compiler, a
+"""The bad cases of `--device cuda` and of `auto`, with the emulated driver of tools/emulator: no driver, an old one, no card, no compiler, a
 folder of kernels that cannot be written or was damaged, no memory, a launch that is refused, a kernel that crashes, a card
 that goes.
 
     python tools/checks/cuda_faults.py GRUFF
 
-The environment names the emulator, as tools/checks/cuda_emulated.sh sets it. Needs nothing but Python.
+The environment names the emulator, as tools/checks/cuda_emulated.sh sets it. Needs Python and g++.
 """
 
 import json
@@ -23,9 +23,9 @@ GRUFF = sys.argv[1]
 QUESTION = "What is the capital of France?"
 
 
-def run(faults: str = "", **settings: str) -> subprocess.CompletedProcess:
+def run(faults: str = "", device: str = "cuda", **settings: str) -> subprocess.CompletedProcess:
     environment = os.environ | settings | ({"CUDA_EMULATOR_FAULTS": faults} if faults else {})
-    command = [GRUFF, "run", QUESTION, "--device", "cuda", "--temperature", "0"]
+    command = [GRUFF, "run", QUESTION, "--device", device, "--temperature", "0"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
@@ -37,11 +37,19 @@ def fails(words: str, faults: str = "", **settings: str) -> None:
     assert "panicked" not in ended.stderr and "Paris" not in ended.stdout, ended.stderr
 
 
-def answers(words: str | None = None, **settings: str) -> None:
+def answers(words: str | None = None, device: str = "cuda", **settings: str) -> None:
     """The program answers all the same; `words` are in what it says on standard error."""
-    ended = run(**settings)
+    ended = run(device=device, **settings)
+    assert "panicked" not in ended.stderr, ended.stderr
     assert ended.returncode == 0 and "Paris" in ended.stdout, (ended.returncode, ended.stdout, ended.stderr)
     assert (re.search(words, ended.stderr) is not None) if words else "warning" not in ended.stderr, ended.stderr
+
+
+def is_cpu(words: str | None, **settings: str) -> None:
+    """`auto` answers on the CPU; one warning, with these words, says why, or none does."""
+    answers(words, device="auto", **settings)
+    ended = run(device="auto", **settings)
+    assert len(re.findall("(?i)warn", ended.stderr)) == (1 if words else 0), ended.stderr
 
 
 def damage(folder: Path) -> int:
@@ -161,6 +169,22 @@ fails("launching .*CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", faults="launch 20")
 fails("CUDA_ERROR_ILLEGAL_ADDRESS", faults="kernel 40")
 fails("CUDA_ERROR_UNKNOWN", faults="lost 60")
 print("gruff run: faults end in errors", flush=True)
+
+# A driver that is none: a library of its name with nothing in it, and a file that is no library.
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", f"{folder}/libcuda.so"], check=True)
+    shutil.copy(f"{folder}/libcuda.so", f"{folder}/libcuda.so.1")
+    is_cpu("the library has no cuInit", LD_LIBRARY_PATH=folder)
+    for name in ["libcuda.so", "libcuda.so.1"]:
+        Path(folder, name).write_text("no library")
+    is_cpu(None, LD_LIBRARY_PATH=folder)
+is_cpu(None, CUDA_EMULATOR_DEVICES="0")
+is_cpu("CUDA 11.8, but 12.0 is needed", CUDA_EMULATOR_DRIVER="11080")
+is_cpu("compute capability 6.1, but 7.5", CUDA_EMULATOR_CAPABILITY="61")
+is_cpu("no NVRTC", GRUFF_NVRTC="/nowhere", GRUFF_KERNEL_CACHE="")
+# Too little memory for any of it.
+answers(device="auto", CUDA_EMULATOR_MEMORY="1000000")
+print("gruff run: auto is the CPU where no card can be used, and says why", flush=True)
 
 # With compiled kernels at hand, no compiler is needed; without a folder for them, or with a damaged one, they are compiled.
 answers(GRUFF_NVRTC="/nowhere")

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use gruff::floors::kernels::Without;
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub, KvDtype,
-    LoadOptions, Pretrained, cuda_ordinal,
+    LoadOptions, Pretrained, is_device,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
 
@@ -123,21 +123,57 @@ pub(crate) fn parse_kv_dtype(text: &str) -> Result<KvDtype, String> {
     text.parse().map_err(|_| "choose f16, q8_0 or f32".to_owned())
 }
 
-/// Reads the name of a device.
+/// Reads the name of a device, or of several.
 pub(crate) fn parse_device(text: &str) -> Result<String, String> {
-    if DEVICES.contains(&text) || cuda_ordinal(text).is_some() {
+    if is_device(text) {
         return Ok(text.to_owned());
     }
-    Err(format!("choose one of {}, or cuda:N for the card numbered N", DEVICES.join(", ")))
+    Err(format!(
+        "choose one of {}, cuda:N for the card numbered N, or several to split a model between: cuda:0,cuda:1 or cuda,cpu",
+        DEVICES.join(", ")
+    ))
+}
+
+/// How a model is divided between devices.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Computing")]
+pub(crate) struct DivisionArgs {
+    /// Layers on the card or cards, the last ones, the head counting as one; the others are on the CPU [default: what fits]
+    #[arg(long, value_name = "N", visible_alias = "n-gpu-layers", allow_negative_numbers = true)]
+    gpu_layers: Option<usize>,
+    /// Layers whose experts are on the CPU, the first ones [default: what does not fit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    n_cpu_moe: Option<usize>,
+    /// Have the experts of all layers on the CPU
+    #[arg(long, conflicts_with = "n_cpu_moe")]
+    cpu_moe: bool,
+    /// The cards' shares of the layers, such as 3,1 [default: like their free memory]
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', allow_negative_numbers = true)]
+    tensor_split: Vec<f64>,
+}
+
+impl DivisionArgs {
+    /// The same options with these.
+    pub(crate) fn apply(&self, options: LoadOptions) -> LoadOptions {
+        LoadOptions {
+            gpu_layers: self.gpu_layers,
+            cpu_moe: if self.cpu_moe { Some(usize::MAX) } else { self.n_cpu_moe },
+            tensor_split: self.tensor_split.clone(),
+            ..options
+        }
+    }
 }
 
 /// What a model is computed with, whatever the context.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Computing")]
 pub(crate) struct DeviceArgs {
-    /// Device: auto, cpu, cuda (cuda:1 for the second card) or reference
+    /// Device: auto (the card where there is one), cpu, cuda (cuda:1 for the second card), reference, or several:
+    /// cuda:0,cuda:1 or cuda,cpu
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_device)]
     device: String,
+    #[command(flatten)]
+    division: DivisionArgs,
     /// Threads that compute [default: the physical cores]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<NonZeroUsize>,
@@ -147,7 +183,7 @@ pub(crate) struct DeviceArgs {
     /// How keys and values are kept: f16, q8_0 (half the room) or f32 [default: f16; f32 with --dtype f32]
     #[arg(long, value_name = "TYPE", value_parser = parse_kv_dtype)]
     kv_dtype: Option<KvDtype>,
-    /// Memory that may be used, such as 4G [default: what the system has available]
+    /// Memory that may be used, of each device, such as 4G [default: what the system has available]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory: Option<u64>,
     /// Leave parts out, to see what they contribute (`gruff bench --help` names them)
@@ -163,7 +199,7 @@ pub(crate) fn parse_without(text: &str) -> Result<Without, String> {
 impl DeviceArgs {
     /// Everything that these and the source's arguments say.
     pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
-        LoadOptions {
+        let options = LoadOptions {
             device: Some(self.device.clone()),
             threads: self.threads.map(NonZeroUsize::get),
             dtype: self.dtype.into(),
@@ -171,7 +207,8 @@ impl DeviceArgs {
             memory: self.memory,
             without: self.without.clone(),
             ..source.options()
-        }
+        };
+        self.division.apply(options)
     }
 
     /// Loads a checkpoint for measuring.
@@ -185,7 +222,7 @@ impl DeviceArgs {
         let options = self.options(source);
         let kv_dtype = options.kv_dtype();
         let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &options)?;
-        console.detail(format_args!("device: {}", model.device().name()));
+        tell_devices(&model, console);
         let options = EvaluatorOptions { kv_dtype, memory: self.memory };
         Ok(Evaluator::new(model.model().clone(), tokenizer.tokenizer().clone(), options))
     }
@@ -231,9 +268,15 @@ impl ComputeArgs {
         console: &Console,
     ) -> anyhow::Result<AutoModelForCausalLM> {
         let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &self.options(source))?;
-        console.detail(format_args!("device: {}", model.device().name()));
+        tell_devices(&model, console);
         Ok(model)
     }
+}
+
+/// Says where a model computes: to everyone where it is split, which makes it slower or faster than one would think.
+pub(crate) fn tell_devices(model: &AutoModelForCausalLM, console: &Console) {
+    let line = format!("device: {}", model.devices());
+    if model.model().placement().is_split() { console.note(line) } else { console.detail(line) }
 }
 
 fn parse_context(text: &str) -> Result<Context, String> {

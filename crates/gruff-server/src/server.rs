@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use gruff::system::available_memory;
-use gruff::{Context, MemoryPlan};
+use gruff::{Context, Device, MemoryPlan};
 use tokio::net::TcpListener;
 
 use crate::access::{Access, guard};
@@ -88,6 +88,18 @@ impl Server {
     }
 }
 
+/// What there is for these models together: of the card, where one card has them all; else of the system.
+fn memory_for(models: &[ServedModel]) -> Option<u64> {
+    let devices: Vec<&Device> = models.iter().flat_map(|served| served.model.model().devices()).collect();
+    let same = devices.windows(2).all(|pair| pair[0].name() == pair[1].name());
+    match devices.first().and_then(|first| first.free_bytes()).filter(|_| same) {
+        Some(free) => {
+            Some((free + devices.iter().map(|device| device.allocated_bytes()).sum::<usize>()) as u64)
+        }
+        None => available_memory(),
+    }
+}
+
 /// Starts models beside each other, and tells what memory they leave. Where contexts are to be as long as memory allows,
 /// what the weights leave is shared out evenly, with a share for the library; what one does not need is left to the
 /// others.
@@ -99,7 +111,7 @@ fn start_all(models: Vec<ServedModel>, shared: &Shared) -> Result<(Vec<Arc<Servi
     let mut left = match alone {
         // The engine's own rules hold for one model.
         true => shared.options.memory,
-        false => shared.options.memory.or_else(|| Some(available_memory()?.saturating_sub(HEADROOM))),
+        false => shared.options.memory.or_else(|| Some(memory_for(&models)?.saturating_sub(HEADROOM))),
     };
     let mut services: Vec<Arc<Service>> = Vec::with_capacity(models.len());
     let mut later: VecDeque<u64> =

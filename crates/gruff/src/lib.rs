@@ -33,6 +33,7 @@ mod model;
 mod outputs;
 mod padded;
 mod pipeline;
+mod placement;
 mod pretrained;
 mod stop_strings;
 mod streamers;
@@ -58,7 +59,10 @@ pub use pipeline::{
     Generated, GeneratedText, PipelineInput, PipelineInputs, PipelineOptions, TextGenerationPipeline,
     pipeline,
 };
-pub use pretrained::{Checkpoint, DEVICES, Dtype, FromCheckpoint, LoadOptions, Pretrained, cuda_ordinal};
+pub use placement::Placed;
+pub use pretrained::{
+    Checkpoint, DEVICES, Dtype, FromCheckpoint, LoadOptions, Pretrained, cuda_ordinal, is_device,
+};
 pub use stop_strings::StopMatcher;
 pub use streamers::{Streamer, TextIteratorStreamer, TextPieces, TextSender, TextStreamer};
 pub use summary::TypeShare;
@@ -68,8 +72,8 @@ pub use gruff_convert::Dense;
 pub use gruff_engine::logits::{self, LogitsProcessor, PrefixAllowedTokens, TokenContext, processor_fn};
 pub use gruff_engine::stopping::{self, StoppingCriteria, criterion_fn};
 pub use gruff_engine::{
-    AttentionWeights, BeamOutput, Context, EarlyStopping, Error as EngineError, Event, FinishReason,
-    MemoryPlan, RequestId, TokenDetails, Usage,
+    AttentionWeights, BeamOutput, Context, DevicePlan, EarlyStopping, Error as EngineError, Event,
+    FinishReason, MemoryPlan, RequestId, TokenDetails, Usage,
 };
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 pub use gruff_kernels::{Device, KvDtype, Tensor};

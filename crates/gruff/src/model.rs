@@ -9,11 +9,13 @@ use gruff_engine::{Context, Engine, EngineOptions, MemoryPlan};
 use gruff_kernels::Device;
 use gruff_kernels::Tensor;
 use gruff_models::{
-    AttnImplementation, HookContext, HookError, HookGuard, Model, Module, ModuleGuard, ModuleInfo, Weight,
+    AttnImplementation, HookContext, HookError, HookGuard, Model, Module, ModuleGuard, ModuleInfo, PartBytes,
+    Weight,
 };
 use gruff_text::Tokenizer;
 
 use crate::constraint::Grammars;
+use crate::placement::Placed;
 use crate::{Checkpoint, Error, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
 
 /// Prompts of one batch that go through the model together at most.
@@ -35,6 +37,8 @@ const MOST_SEQUENCES: usize = 32;
 pub struct AutoModelForCausalLM {
     model: Arc<dyn Model>,
     device: Device,
+    /// Why it computes where it does.
+    reason: String,
     checkpoint: Checkpoint,
     engine: Mutex<Option<Engine>>,
     /// Who has the engine now.
@@ -167,9 +171,16 @@ impl AutoModelForCausalLM {
         self.model.set_attn_implementation(attention);
     }
 
-    /// The device it computes on.
+    /// The device it computes on; of several the one that leaves its logits.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Where its parts live and why, for people: `cuda:0 (…) (the whole model fits)`.
+    pub fn devices(&self) -> String {
+        let layers = self.model.config().num_hidden_layers;
+        let sparse = PartBytes::of(&*self.model).is_sparse();
+        format!("{} ({})", self.model.placement().describe(layers, sparse), self.reason)
     }
 
     /// The defaults that the checkpoint recommends.
@@ -325,8 +336,9 @@ impl Drop for Held<'_> {
 
 impl FromCheckpoint for AutoModelForCausalLM {
     fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
-        let device = options.open_device()?;
-        let model: Arc<dyn Model> = Arc::from(gruff_models::load(checkpoint.gguf(), &device)?);
+        let Placed { placement, reason } = options.place(checkpoint.gguf())?;
+        let model: Arc<dyn Model> = Arc::from(gruff_models::load_placed(checkpoint.gguf(), &placement)?);
+        let device = model.device().clone();
         model.set_attn_implementation(options.attn_implementation);
         let metadata = checkpoint.gguf().metadata();
         let mut generation_config = GenerationConfig::from_metadata(metadata)?;
@@ -353,6 +365,7 @@ impl FromCheckpoint for AutoModelForCausalLM {
         Ok(Self {
             model,
             device,
+            reason,
             checkpoint: checkpoint.clone(),
             engine: Mutex::new(None),
             holder: Mutex::new(None),

@@ -1,5 +1,6 @@
 //! From a model's name to an opened checkpoint.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -7,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use gruff_engine::{Context, EngineOptions};
 use gruff_gguf::Gguf;
 use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
-use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, KvDtype, Without};
+use gruff_kernels::{Device, KvDtype, Without};
 use gruff_models::AttnImplementation;
 use gruff_text::{Tokenizer, TokenizerOptions};
 
@@ -90,8 +91,20 @@ pub trait FromCheckpoint: Sized {
 /// Everything [`Pretrained`] lets one choose besides the name.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Device name: `auto`, `cpu`, `cuda`, `cuda:1`, `reference`.
+    /// Device name: `auto`, `cpu`, `cuda`, `cuda:1`, `reference`, or several: `cuda:0,cuda:1`, `cuda,cpu`. `auto`, the
+    /// default, is what [`place`](Self::place) finds: the card where the model fits, else parts of it on the CPU; the CPU
+    /// where no card can be used.
     pub device: Option<String>,
+    /// Layers on cards, the last ones, the head counting as one: llama.cpp's `-ngl`. `None` for what fits.
+    pub gpu_layers: Option<usize>,
+    /// Layers whose experts are on the CPU, the first ones: llama.cpp's `--n-cpu-moe`. `None` for what is needed.
+    pub cpu_moe: Option<usize>,
+    /// The cards' shares of the layers; empty for shares like their free memory.
+    pub tensor_split: Vec<f64>,
+    /// Devices by module names, as transformers' `device_map`: `model.layers.3` or `model.layers.3.mlp.experts` to
+    /// `cuda:1`, an empty name for all else. Where it says anything, [`device`](Self::device) and the three above do not
+    /// count.
+    pub device_map: BTreeMap<String, String>,
     /// Threads that compute; `None` for the physical cores.
     pub threads: Option<usize>,
     /// How numbers are kept.
@@ -116,6 +129,14 @@ pub struct LoadOptions {
 /// What [`LoadOptions::device`] may be; behind `cuda` the card's number may follow: `cuda:1`.
 pub const DEVICES: [&str; 4] = ["auto", "cpu", "cuda", "reference"];
 
+/// Whether `name` may be a device, or several that a model is split between.
+pub fn is_device(name: &str) -> bool {
+    let names: Vec<&str> = name.split(',').map(str::trim).collect();
+    let part = |name: &&str| cuda_ordinal(name).is_some() || *name == "cpu";
+    let different = (1..names.len()).all(|at| !names[..at].contains(&names[at]));
+    DEVICES.contains(&name) || (names.iter().all(part) && different && names != ["cpu"])
+}
+
 /// The number of the card that a device's name means, if it means one: `cuda` is 0.
 pub fn cuda_ordinal(device: &str) -> Option<usize> {
     match device.strip_prefix("cuda")? {
@@ -125,41 +146,16 @@ pub fn cuda_ordinal(device: &str) -> Option<usize> {
 }
 
 impl LoadOptions {
-    /// The device that these options ask for.
+    /// The device that these options ask for where no model is in sight; of several the first.
     ///
     /// # Errors
     /// [`Error::Option`] for a device that there is not, [`Error::Kernel`] for a card that cannot be used.
     pub fn open_device(&self) -> Result<Device> {
-        let or_exact = |rounded: Activations| match self.dtype {
-            Dtype::Auto => rounded,
-            Dtype::F32 => Activations::F32,
-        };
-        let activations = or_exact(Activations::Int8);
         match self.device.as_deref().unwrap_or("auto") {
-            "auto" | "cpu" => {
-                if let Some(part) = self.without.iter().find(|part| part.is_of_loop()) {
-                    return Err(Error::Option(format!(
-                        "{part} is what NVIDIA cards have and the CPU has not; choose --device cuda"
-                    )));
-                }
-                let options = CpuOptions { threads: self.threads, activations, isa: None };
-                Ok(Device::cpu_without(options, &self.without)?)
-            }
-            "reference" => Ok(Device::reference(activations)),
-            name if cuda_ordinal(name).is_some() => {
-                let graphs = !self.without.contains(&Without::Graphs);
-                let activations = or_exact(Activations::Bf16);
-                let early_launch = !self.without.contains(&Without::EarlyLaunch);
-                let without = self.without.iter().copied().filter(|part| !part.is_of_loop()).collect();
-                let options =
-                    CudaOptions { activations, graphs, early_launch, without, ..CudaOptions::default() };
-                Ok(Device::cuda(cuda_ordinal(name).unwrap_or(0), options)?)
-            }
-            other => Err(Error::Option(format!(
-                "there is no device {other:?}; choose one of {} (`gruff doctor` lists what this \
-                 machine has)",
-                DEVICES.join(", ")
-            ))),
+            "auto" => self.auto_device(),
+            "cpu" => self.whole_cpu(),
+            "reference" => Ok(Device::reference(self.activations())),
+            names => self.card(names.split(',').map(str::trim).find(|name| *name != "cpu").unwrap_or(names)),
         }
     }
 
@@ -247,9 +243,31 @@ impl<T> Pretrained<T> {
         self
     }
 
-    /// `auto`, `cpu` or `reference`.
+    /// `auto`, `cpu`, `cuda`, `cuda:1`, `reference`, or several: `cuda:0,cuda:1`, `cuda,cpu`.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.options.device = Some(name.into());
+        self
+    }
+
+    /// Devices by module names, as transformers' `device_map`: see [`LoadOptions::device_map`].
+    pub fn device_map<M: Into<String>, D: Into<String>>(
+        mut self,
+        map: impl IntoIterator<Item = (M, D)>,
+    ) -> Self {
+        self.options.device_map =
+            map.into_iter().map(|(module, device)| (module.into(), device.into())).collect();
+        self
+    }
+
+    /// How many layers are on cards, the last ones, the head counting as one.
+    pub fn gpu_layers(mut self, layers: usize) -> Self {
+        self.options.gpu_layers = Some(layers);
+        self
+    }
+
+    /// Of how many layers the experts are on the CPU, the first ones.
+    pub fn cpu_moe(mut self, layers: usize) -> Self {
+        self.options.cpu_moe = Some(layers);
         self
     }
 

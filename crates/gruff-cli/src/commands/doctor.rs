@@ -41,7 +41,8 @@ impl Doctor {
         line(&mut out, "kernels", kernels.join(", "))?;
         line(&mut out, "memory", memory(&options))?;
         cuda_lines(&mut out)?;
-        line(&mut out, "device", format!("{} (chosen)", device.name()))?;
+        let asked = options.device.as_deref().unwrap_or("auto");
+        line(&mut out, "device", format!("{} (by --device {asked})", device.name()))?;
         match Hub::builder().build() {
             Ok(hub) => {
                 line(&mut out, "hub", hub.endpoint())?;
@@ -156,7 +157,9 @@ fn diagnose(out: &mut impl Write, checkpoint: &Checkpoint, options: &LoadOptions
         let count = slow.len();
         writeln!(out, "  {count} matrices ({}) have no fast kernel: {}", Bytes(bytes), types.join(", "))?;
     }
-    writeln!(out, "  memory: {}", model.memory()?)?;
+    writeln!(out, "  device: {}", model.devices())?;
+    let memory = model.memory()?;
+    writeln!(out, "  memory: {memory}")?;
     Ok(())
 }
 

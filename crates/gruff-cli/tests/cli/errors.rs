@@ -5,7 +5,7 @@ use crate::gruff::Gruff;
 #[test]
 fn command_lines_that_cannot_be_meant() {
     let gruff = Gruff::new();
-    let table: [(&[&str], &str); 40] = [
+    let table: [(&[&str], &str); 44] = [
         (&["dance"], "dance"),
         (&["run"], "prompt is empty"),
         (&["run", "tiny.gguf", "Hi", "--frobnicate"], "--frobnicate"),
@@ -32,6 +32,10 @@ fn command_lines_that_cannot_be_meant() {
         (&["run", "tiny.gguf", "Hi", "--device", "tpu"], "auto, cpu, cuda, reference"),
         (&["logits", "tiny.gguf", "--ids", "1", "--out", "a.npy", "--device", "tpu"], "tpu"),
         (&["bench", "-m", "tiny.gguf", "--device", "tpu"], "tpu"),
+        (&["run", "tiny.gguf", "Hi", "--device", "cuda:0,tpu"], "cuda:0,cuda:1"),
+        (&["run", "tiny.gguf", "Hi", "--device", "cuda,cuda"], "several"),
+        (&["run", "tiny.gguf", "Hi", "--gpu-layers", "-1"], "--gpu-layers <N>"),
+        (&["bench", "-m", "tiny.gguf", "--cpu-moe", "--n-cpu-moe", "3"], "cannot be used with"),
         (&["compare", "tiny.gguf", "tiny.gguf", "--tolerance", "inf"], "--tolerance"),
         (&["compare", "tiny.gguf", "tiny.gguf", "--ctx", "8"], "--text"),
         (&["perplexity", "tiny.gguf", "-f", "a.txt", "--tasks", "3"], "--tasks"),
@@ -98,6 +102,9 @@ fn architectures_and_tokenizers_that_are_unknown() {
 #[test]
 fn more_than_there_is_room_for() {
     let gruff = Gruff::new();
+    gruff
+        .run(&["run", "tiny.gguf", "Hi", "--device", "cpu", "--gpu-layers", "2"])
+        .fails(1, &["--device auto"]);
     gruff.run(&["run", "tiny.gguf", "Hi", "--ctx", "100000"]).fails(1, &["ctx", "100000", "512"]);
     gruff
         .run(&["run", "tiny.gguf", "Hi", "--memory", "1M"])

@@ -50,6 +50,8 @@ impl Gruff {
         ] {
             command.env_remove(name);
         }
+        // Figures and messages are the CPU's, whatever cards a machine has.
+        command.env("CUDA_VISIBLE_DEVICES", "");
         command.env("HOME", self.folder.path()).env("HF_HOME", self.path("hf")).env("HF_HUB_OFFLINE", "1");
         command
     }

@@ -69,14 +69,23 @@ pub(crate) fn start() -> Result<i32, CudaError> {
     // SAFETY: looks for a library by name.
     if !unsafe { sys::is_culib_present() } {
         let what = if cfg!(windows) { "nvcuda.dll is not there" } else { "libcuda.so.1 is not there" };
-        return Err(CudaError::NoDriver { what: what.into() });
+        return Err(CudaError::NoDriver { what: what.into(), broken: false });
     }
-    result::init().map_err(|error| CudaError::NoDriver { what: words(error) })?;
+    // A name that is missing ends the program where it is called: these are asked of whatever bears the library's name.
+    for name in ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"] {
+        // SAFETY: looks for a function by name and calls nothing; the type is that of any function's address.
+        if unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err() {
+            return Err(CudaError::NoDriver { what: format!("the library has no {name}"), broken: true });
+        }
+    }
+    let broken = |error: DriverError| CudaError::NoDriver {
+        what: words(error),
+        broken: error.0 != sys::CUresult::CUDA_ERROR_NO_DEVICE,
+    };
+    result::init().map_err(broken)?;
     let mut version = 0;
     // SAFETY: writes one number.
-    unsafe { sys::cuDriverGetVersion(&mut version) }
-        .result()
-        .map_err(|error| CudaError::NoDriver { what: words(error) })?;
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(broken)?;
     if version < LEAST_DRIVER {
         return Err(CudaError::OldDriver { found: version });
     }
@@ -93,7 +102,8 @@ pub fn cards() -> Result<Vec<Card>, CudaError> {
 }
 
 fn count() -> Result<usize, CudaError> {
-    let count = result::device::get_count().map_err(|error| CudaError::NoDriver { what: words(error) })?;
+    let count = result::device::get_count()
+        .map_err(|error| CudaError::NoDriver { what: words(error), broken: true })?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 

@@ -17,6 +17,8 @@ pub enum CudaError {
     NoDriver {
         /// What was looked for or what it said.
         what: String,
+        /// Whether there is a driver which does not work, rather than none, or one that sees no card.
+        broken: bool,
     },
     /// The driver is older than the kernels need.
     #[error(
@@ -94,6 +96,13 @@ pub enum CudaError {
         /// The driver's name for the fault and its words.
         fault: String,
     },
+}
+
+impl CudaError {
+    /// Whether a machine simply has no card, as most have not, rather than one that cannot be used.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoDriver { broken: false, .. })
+    }
 }
 
 /// Faults of kernels, after which a context answers every call with the same.

@@ -15,7 +15,9 @@ use clap::Args;
 use gruff::floors::kernels::{Without, bandwidth};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, KvDtype, LoadOptions, system};
 
-use crate::args::{DtypeArg, SourceArgs, parse_device, parse_kv_dtype, parse_without};
+use crate::args::{
+    DivisionArgs, DtypeArg, SourceArgs, parse_device, parse_kv_dtype, parse_without, tell_devices,
+};
 use crate::console::{Console, stdout};
 use crate::failure::usage;
 use crate::size::parse_bytes;
@@ -91,9 +93,12 @@ pub(crate) struct Bench {
     /// --batch so many prompts together
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "pg", "n_depth"])]
     generate: bool,
-    /// Device: auto, cpu, cuda (cuda:1 for the second card) or reference
+    /// Device: auto (the card where there is one), cpu, cuda (cuda:1 for the second card), reference, or several:
+    /// cuda:0,cuda:1 or cuda,cpu
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_device)]
     device: String,
+    #[command(flatten)]
+    division: DivisionArgs,
     /// How numbers are kept while computing
     #[arg(long, value_enum, default_value_t)]
     dtype: DtypeArg,
@@ -218,7 +223,7 @@ impl Bench {
         report: &mut Report<impl Write>,
         console: &Console,
     ) -> anyhow::Result<()> {
-        let options = LoadOptions {
+        let options = self.division.apply(LoadOptions {
             device: Some(self.device.clone()),
             threads,
             dtype: self.dtype.into(),
@@ -228,12 +233,12 @@ impl Bench {
             // `generate` takes as many prompts together as it has room for.
             max_sequences: if self.generate { or(&self.batch, 1).into_iter().max().unwrap_or(1) } else { 1 },
             ..self.source.options()
-        };
+        });
         let repetitions = self.repetitions.unwrap_or(if self.generate { 3 } else { 5 });
         let started = std::time::Instant::now();
         let model = AutoModelForCausalLM::from_checkpoint(checkpoint, &options)?;
         let load = started.elapsed();
-        console.detail(format_args!("device: {}", model.device().name()));
+        tell_devices(&model, console);
         let ubatch = self.ubatch_size as usize;
         let (mut results, mut batched) = (Vec::new(), Vec::new());
         if self.generate {
@@ -266,7 +271,7 @@ impl Bench {
                 }
             }
         }
-        let on_card = self.device.starts_with("cuda");
+        let on_card = model.device().name().starts_with("cuda");
         let facts = ModelFacts {
             path: checkpoint.name(),
             label: label::of(checkpoint),

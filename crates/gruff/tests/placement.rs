@@ -1,0 +1,71 @@
+//! Where the parts of a model go by the names of devices.
+
+use gruff::floors::kernels::cuda;
+use gruff::{AutoModelForCausalLM, Dtype, GenerationConfig, Pretrained};
+
+fn bundled() -> Pretrained<AutoModelForCausalLM> {
+    AutoModelForCausalLM::from_pretrained(DENSE).dtype(Dtype::F32)
+}
+
+fn refused(from: Pretrained<AutoModelForCausalLM>, words: &[&str]) {
+    let message = from.load().err().expect("it cannot be placed").to_string();
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
+}
+
+const DENSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/gruff-9m-Q4_K_M.gguf");
+const MOE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/gruff-moe-Q4_K_M.gguf");
+
+#[test]
+fn a_model_is_placed_module_by_module() {
+    let layer =
+        [("", "cpu"), ("model.layers.1", "reference"), ("model.norm", "cpu"), ("lm_head", "reference")];
+    let experts =
+        [("", "cpu"), ("model.layers.1.mlp.experts", "reference"), ("lm_head", "cpu"), ("model", "cpu")];
+    for (file, map, words) in [(DENSE, layer, "layers 1, head"), (MOE, experts, "experts of layers 1")] {
+        let load = || AutoModelForCausalLM::from_pretrained(file).dtype(Dtype::F32);
+        let split = load().device_map(map).load().unwrap();
+        assert_eq!(split.model().devices().len(), 2);
+        let told = split.devices();
+        assert!(told.contains(words) && told.contains("device_map"), "{told}");
+        let plan = split.memory().unwrap();
+        assert_eq!(plan.devices.len(), 2, "{plan}");
+        assert!(plan.devices.iter().all(|device| device.weights > 0 && device.available.is_some()), "{plan}");
+
+        let config = GenerationConfig {
+            max_new_tokens: Some(8),
+            temperature: Some(0.0),
+            ..GenerationConfig::default()
+        };
+        let prompts = vec![(40..57).collect::<Vec<u32>>(), vec![70, 71, 72]];
+        let whole = load().device("cpu").load().unwrap();
+        let [expected, found] =
+            [whole, split].map(|model| model.generate(prompts.clone(), &config).unwrap().sequences);
+        assert_eq!(found, expected, "{file}");
+    }
+}
+
+#[test]
+fn what_cannot_be_placed_is_refused() {
+    refused(
+        bundled().device_map([("", "cpu"), ("model.layers.0.self_attn", "cpu")]),
+        &["self_attn", "model.layers.N"],
+    );
+    refused(
+        bundled().device_map([("", "cpu"), ("model.layers.999", "cpu")]),
+        &["model.layers.999", "N below"],
+    );
+    refused(bundled().device_map([("model.layers", "cpu")]), &["nothing is said of lm_head"]);
+    refused(bundled().device_map([("", "tpu")]), &["no device \"tpu\"", "cuda:0,cuda:1"]);
+    refused(bundled().device("cpu,tpu"), &["no device \"tpu\""]);
+    refused(bundled().device("cpu").gpu_layers(3), &["--gpu-layers", "cuda,cpu"]);
+}
+
+#[test]
+fn without_a_card_auto_is_the_cpu_and_says_why() {
+    let Err(fault) = cuda::cards() else { return };
+    let model = bundled().load().unwrap();
+    assert!(model.device().name().starts_with("cpu"));
+    assert!(model.devices().contains(&fault.to_string()), "{}", model.devices());
+    assert!(bundled().gpu_layers(0).load().is_ok(), "no layer on cards is what there is");
+    refused(bundled().gpu_layers(3), &["no card", &fault.to_string()]);
+}
