@@ -22,17 +22,17 @@ export LD_LIBRARY_PATH=$emulator GRUFF_NVRTC=$emulator/libnvrtc.so.13 GRUFF_KERN
 cases() {
     local operation
     for operation in attention delta; do
-        printf '%s;%s\n' "forward;90" "$operation" "backward;86" "$operation" "random:1;80" "$operation" "random:2;90" "$operation"
+        printf '%s;%s\n' "backward;86" "$operation" "random:1;80" "$operation" "random:2;90" "$operation"
     done
-    printf 'forward;86;%s\n' 'linear Q4_K'
+    printf '%s;linear Q4_K\n' 'forward;86' 'random:1;90'
     printf 'forward;75;%s\n' 'linear Q4_0' norm
-    for operation in embed 'experts Q4_K' 'linear Q4_K' sampl 'linear fused' 'experts Q8_0' \
-        'linear '{Q6_K,Q5_K,Q3_K,Q2_K,Q8_0,Q4_0,Q5_1,IQ4_XS,IQ3_S,IQ2_XXS,IQ1_M,TQ1_0,MXFP4,NVFP4,F32,F16,BF16} \
+    for operation in embed 'experts Q4_K' sampl 'linear fused' 'linear behind' 'experts Q8_0' \
+        'linear '{Q3_K,Q2_K,Q8_0,Q4_0,IQ4_XS,IQ3_S,IQ1_M,MXFP4,NVFP4,F32,F16,BF16} \
         norm rope prepare add glu sigmoid softcap scale copy gather route conv; do
         printf 'forward;90;%s\n' "$operation"
     done
-    for operation in 'experts Q4_K' 'linear Q4_K' sampl 'linear Q6_K' norm route; do
-        printf '%s;90;%s\n' backward "$operation" random:1 "$operation" random:2 "$operation"
+    for operation in 'experts Q4_K' 'linear Q6_K' sampl norm route; do
+        printf '%s;90;%s\n' backward "$operation" random:2 "$operation"
     done
 }
 
