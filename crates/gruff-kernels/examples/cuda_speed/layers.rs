@@ -4,7 +4,9 @@
 
 use std::error::Error;
 
-use gruff_kernels::attention::{AttentionSpec, HeadNorms, Prepare, gated_attention, prepare_qkv, write_kv};
+use gruff_kernels::attention::{
+    AttentionSpec, HeadNorms, Prepare, attention_activation, prepare_qkv, write_kv,
+};
 use gruff_kernels::delta_net::{DeltaInputs, NetInputs, gated_delta, gated_delta_net};
 use gruff_kernels::elementwise::glu;
 use gruff_kernels::matmul::Glu;
@@ -37,7 +39,9 @@ pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
                 let few = [(1, 99, 1), (1, 499, 1), (1, 3999, 1), (1, 31_999, 1), (8, 999, 1), (32, 999, 1)];
                 for (sequences, past, len) in cases.into_iter().chain(few) {
                     let micros = 1e6 * attention_seconds(device, dtype, sequences, past, len)?;
-                    println!("gated_attention {dtype} {sequences} x ({past} + {len}): {micros:.1} us");
+                    println!(
+                        "gated_attention for products {dtype} {sequences} x ({past} + {len}): {micros:.1} us"
+                    );
                 }
             }
             for (sequences, len) in [(1, 1), (32, 1), (1, 512)] {
@@ -116,8 +120,8 @@ fn attention_seconds(
     let gate = tensor(device, &[step.len(), heads, dim], 1.0)?;
     let spec = AttentionSpec { scale: 0.0625, window: None, softcap: None };
     step_seconds(device, &step, || {
-        let out = device.scratch(DType::F32, &[step.len(), heads, dim])?;
-        gated_attention(&step, &queries, &layer, &spec, &gate, &out)?;
+        let out = device.scratch(DType::F32, &[step.len(), heads * dim])?;
+        attention_activation(&step, &queries, &layer, &spec, Some(&gate), &out)?;
         Ok(out)
     })
 }

@@ -19,12 +19,12 @@ mod gated;
 mod prepare;
 mod reference;
 
-pub use gated::gated_attention;
+pub use gated::{attention_activation, gated_attention};
 pub use prepare::{HeadNorms, Prepare, prepare_qkv};
 
 use crate::check::Check;
 use crate::profile::Work;
-use crate::{DType, Error, Family, KvLayer, PAGE_LEN, Result, Step, Tensor};
+use crate::{Activation, DType, Error, Family, KvLayer, PAGE_LEN, Result, Step, Tensor};
 
 /// How scores are made and which keys are seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +76,28 @@ pub(crate) trait AttentionOps {
         _out: &Tensor,
     ) -> Result<()> {
         Err(Error::Option { what: "the device computes attention and its gate one by one".to_owned() })
+    }
+    /// Whether [`attention_activation`](Self::attention_activation) is one operation here, with a gate and without.
+    fn fuses_rounding(
+        &self,
+        _queries: &Tensor,
+        _layer: &KvLayer,
+        _spec: &AttentionSpec,
+        _out: &Tensor,
+    ) -> bool {
+        false
+    }
+    /// That operation, where there is one.
+    fn attention_activation(
+        &self,
+        _step: &Step,
+        _queries: &Tensor,
+        _layer: &KvLayer,
+        _spec: &AttentionSpec,
+        _gate: Option<&Tensor>,
+        _out: &Tensor,
+    ) -> Result<Activation> {
+        Err(Error::Option { what: "the device rounds what attention computes by itself".to_owned() })
     }
 }
 

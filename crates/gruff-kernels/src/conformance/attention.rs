@@ -1,12 +1,22 @@
 //! Paged attention.
 
-use super::data::gaps;
+use gruff_blocks::{BlockType, synthetic};
+
+use super::data::{gaps, spoil_form};
 use super::{Case, Output, Tolerance, Values};
 use crate::attention::{
-    AttentionSpec, HeadNorms, Prepare, attention, gated_attention, prepare_qkv, write_kv,
+    AttentionSpec, HeadNorms, Prepare, attention, attention_activation, gated_attention, prepare_qkv,
+    write_kv,
 };
+use crate::matmul::linear;
 use crate::rope::{RopeStyle, rope};
-use crate::{Device, KvDtype, KvLayer, PAGE_LEN, Result, Step, StepSequence, Tensor, elementwise, norm};
+use crate::{
+    Activation, DType, Device, KvDtype, KvLayer, PAGE_LEN, PackedTensor, Result, Step, StepSequence, Tensor,
+    elementwise, norm,
+};
+
+/// Rows of the matrix behind attention.
+const PRODUCTS: usize = 9;
 
 /// The cases.
 pub(super) fn cases() -> Vec<Case> {
@@ -27,17 +37,12 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         let whole = heads[2..].iter().all(|dim| dim % 32 == 0);
         for dtype in KvDtype::ALL.into_iter().filter(|dtype| whole || *dtype != KvDtype::Q8_0) {
-            cases.push(
-                Scenario { heads, dtype, sequences: ragged.to_vec(), spec: plain, gated: false }.case(),
-            );
+            cases.push(Scenario::new(heads, dtype, ragged, plain).case());
         }
     }
     for (window, softcap) in [(Some(1), None), (Some(7), Some(2.0)), (Some(40), None), (None, Some(5.0))] {
         let spec = AttentionSpec { window, softcap, ..plain };
-        let sequences = ragged.to_vec();
-        cases.push(
-            Scenario { heads: [6, 2, 64, 64], dtype: KvDtype::F16, sequences, spec, gated: false }.case(),
-        );
+        cases.push(Scenario::new([6, 2, 64, 64], KvDtype::F16, ragged, spec).case());
     }
     // Several spans, for one query, for a few, and with a window over their border.
     for (sequences, window) in [
@@ -49,10 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         let spec = AttentionSpec { window, ..plain };
         for dtype in [KvDtype::F16, KvDtype::Q8_0] {
-            cases.push(
-                Scenario { heads: [4, 1, 64, 64], dtype, sequences: sequences.clone(), spec, gated: false }
-                    .case(),
-            );
+            cases.push(Scenario::new([4, 1, 64, 64], dtype, &sequences, spec).case());
         }
     }
     // Behind a gate: one span and several, added up by the last block (few heads a group) and by a second kernel.
@@ -62,8 +64,26 @@ pub(super) fn cases() -> Vec<Case> {
         ([12, 1, 32, 32], vec![(700, 2)]),
     ] {
         for dtype in [KvDtype::F16, KvDtype::Q8_0] {
-            let sequences = sequences.clone();
-            cases.push(Scenario { heads, dtype, sequences, spec: plain, gated: true }.case());
+            cases.push(Scenario { gated: true, ..Scenario::new(heads, dtype, &sequences, plain) }.case());
+        }
+    }
+    // In front of a product, rows of whole groups of values and with a rest: one span and several, added up in both ways;
+    // heads that tensor cores do not take.
+    for (heads, sequences) in [
+        ([9, 3, 64, 64], ragged.to_vec()),
+        ([5, 1, 96, 96], ragged.to_vec()),
+        ([4, 4, 80, 80], ragged.to_vec()),
+        ([2, 1, 256, 256], vec![(0, 40), (90, 1)]),
+        ([5, 1, 64, 64], vec![(700, 1), (300, 3), (510, 9)]),
+        ([12, 1, 32, 32], vec![(700, 2), (1, 1)]),
+        ([4, 2, 30, 40], ragged.to_vec()),
+    ] {
+        let whole = heads[2..].iter().all(|dim| dim % 32 == 0);
+        for dtype in KvDtype::ALL.into_iter().filter(|dtype| whole || *dtype != KvDtype::Q8_0) {
+            for gated in [false, true] {
+                let scenario = Scenario::new(heads, dtype, &sequences, plain);
+                cases.push(Scenario { gated, multiplied: true, ..scenario }.case());
+            }
         }
     }
     for (heads, half, style, normed) in [
@@ -90,6 +110,8 @@ struct Scenario {
     spec: AttentionSpec,
     /// Whether results pass a gate.
     gated: bool,
+    /// Whether a product reads them.
+    multiplied: bool,
 }
 
 /// How the sequences come to the device.
@@ -98,11 +120,15 @@ enum Way {
     Together,
     Alone,
     TokenByToken,
-    /// The gate behind attention.
-    GateBehind,
+    /// The gate, or the product's rounding, behind attention.
+    Behind,
 }
 
 impl Scenario {
+    fn new(heads: [usize; 4], dtype: KvDtype, sequences: &[(usize, usize)], spec: AttentionSpec) -> Self {
+        Self { heads, dtype, sequences: sequences.to_vec(), spec, gated: false, multiplied: false }
+    }
+
     fn case(self) -> Case {
         let [heads, kv, key_dim, value_dim] = self.heads;
         let sequences: Vec<String> =
@@ -119,11 +145,20 @@ impl Scenario {
             let scenario = self.clone();
             move |device: &Device| scenario.outputs(device, way)
         };
+        if self.multiplied {
+            label = format!("for products, {label}");
+        }
         let op = if self.gated { "gated_attention" } else { "attention" };
-        let case = Case::new(op, label, Tolerance::Nmse(1e-10), by(Way::Together))
+        // The reference does not round activations.
+        let tolerance = Tolerance::Nmse(if self.multiplied { 1e-4 } else { 1e-10 });
+        let case = Case::new(op, label, tolerance, by(Way::Together))
             .equals("alone", by(Way::Alone))
             .equals("token by token", by(Way::TokenByToken));
-        if self.gated { case.equals("attention, sigmoid_mul", by(Way::GateBehind)) } else { case }
+        match (self.gated, self.multiplied) {
+            (_, true) => case.equals("rounded behind it", by(Way::Behind)),
+            (true, false) => case.equals("attention, sigmoid_mul", by(Way::Behind)),
+            (false, false) => case,
+        }
     }
 
     fn outputs(&self, device: &Device, way: Way) -> Result<Vec<Output>> {
@@ -146,7 +181,7 @@ impl Scenario {
         }
         let mut run = |parts: Vec<(usize, usize, usize, Vec<u32>)>| -> Result<()> {
             let out = self.step(device, &layer, &parts, Some(way))?;
-            let mut out = out.chunks(self.heads[0] * value_dim);
+            let mut out = out.chunks(if self.multiplied { PRODUCTS } else { self.heads[0] * value_dim });
             for (index, _, len, _) in parts {
                 rows[index].extend(out.by_ref().take(len).flatten());
             }
@@ -154,7 +189,7 @@ impl Scenario {
         };
         let all = self.sequences.iter().enumerate().map(|(index, (past, len))| part(index, *past, *len));
         match way {
-            Way::Together | Way::GateBehind => run(all.collect())?,
+            Way::Together | Way::Behind => run(all.collect())?,
             Way::Alone => all.rev().try_for_each(|one| run(vec![one]))?,
             Way::TokenByToken => {
                 for (index, past, len, _) in all {
@@ -162,7 +197,8 @@ impl Scenario {
                 }
             }
         }
-        Ok(vec![Output { name: "out", width: value_dim, values: rows.concat() }])
+        let width = if self.multiplied { PRODUCTS } else { value_dim };
+        Ok(vec![Output { name: "out", width, values: rows.concat() }])
     }
 
     /// Writes the keys and values of parts of sequences, and returns what attention makes of their queries.
@@ -199,19 +235,52 @@ impl Scenario {
         };
         write_kv(&step, &operand(1, kv, key_dim, 1.5)?, &operand(2, kv, value_dim, 1.0)?, layer)?;
         let Some(way) = attend else { return Ok(Vec::new()) };
-        let out = gaps(device, &[tokens, heads, value_dim])?;
         let queries = operand(3, heads, key_dim, 1.5)?;
-        if !self.gated {
-            attention(&step, &queries, layer, &self.spec, &out)?;
-            return out.to_vec_f32();
+        let gate = if self.gated { Some(operand(4, heads, value_dim, 2.0)?) } else { None };
+        let behind = matches!(way, Way::Behind);
+        if self.multiplied {
+            return self.product(&step, &queries, layer, gate.as_ref(), behind);
         }
-        let gate = operand(4, heads, value_dim, 2.0)?;
-        if let Way::GateBehind = way {
-            attention(&step, &queries, layer, &self.spec, &out)?;
+        let out = gaps(device, &[tokens, heads, value_dim])?;
+        match &gate {
+            Some(gate) if !behind => gated_attention(&step, &queries, layer, &self.spec, gate, &out)?,
+            _ => attention(&step, &queries, layer, &self.spec, &out)?,
+        }
+        if let Some(gate) = gate.filter(|_| behind) {
             elementwise::sigmoid_mul(&out, &gate)?;
-        } else {
-            gated_attention(&step, &queries, layer, &self.spec, &gate, &out)?;
         }
+        out.to_vec_f32()
+    }
+
+    /// What a product makes of the result, which is rounded by attention or `behind` it.
+    fn product(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        gate: Option<&Tensor>,
+        behind: bool,
+    ) -> Result<Vec<f32>> {
+        let [heads, _, _, value_dim] = self.heads;
+        let (device, width) = (queries.device(), heads * value_dim);
+        let packed = synthetic::random_blocks(BlockType::Q8_0, PRODUCTS * width / 32, 7);
+        let matrix = PackedTensor::from_bytes(device, &packed, BlockType::Q8_0, [1, PRODUCTS, width])?;
+        // With gaps, rows do not lie on whole vectors.
+        let shape = [step.len(), width];
+        let rows = if gate.is_some() { gaps(device, &shape)? } else { device.zeros(DType::F32, &shape)? };
+        spoil_form(device, step.len(), width)?;
+        let activation = if behind {
+            let by_head = rows.split_last(heads)?;
+            match gate {
+                Some(gate) => gated_attention(step, queries, layer, &self.spec, gate, &by_head)?,
+                None => attention(step, queries, layer, &self.spec, &by_head)?,
+            }
+            Activation::new(&rows)?
+        } else {
+            attention_activation(step, queries, layer, &self.spec, gate, &rows)?
+        };
+        let out = device.zeros(DType::F32, &[step.len(), PRODUCTS])?;
+        linear(&activation, &matrix, None, &out)?;
         out.to_vec_f32()
     }
 }

@@ -67,6 +67,14 @@ impl Values {
     }
 }
 
+/// Leaves NaN in the scratch memory that a form of `[rows, width]` for products in bfloat16 takes, so that whatever is not
+/// written there shows.
+pub(super) fn spoil_form(device: &Device, rows: usize, width: usize) -> Result<()> {
+    // Rows are kept by eights, values by groups of 256.
+    let floats = rows.next_multiple_of(8) * width.next_multiple_of(256) / 2;
+    device.scratch(DType::F32, &[floats])?.write_f32(&vec![f32::NAN; floats])
+}
+
 /// A zeroed view into a wider tensor.
 ///
 /// # Errors

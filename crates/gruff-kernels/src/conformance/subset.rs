@@ -83,6 +83,8 @@ const SANITIZE: &[&str] = &[
     "attention q8_0 4/1 heads of 64/64, 510+9",
     "gated_attention f16 4/2 heads of 64/32",
     "gated_attention q8_0 12/1 heads of 32/32",
+    "attention for products, f16 5/1 heads of 64/64",
+    "gated_attention for products, q8_0 9/3 heads of 64/64",
     "prepare_qkv f16 4/2 heads of 64/64",
     "prepare_qkv q8_0 4/4 heads of 96/64",
     "delta_gates [3, 16]",

@@ -31,6 +31,17 @@ static __device__ __forceinline__ float2 half2_to_float2(u32 bits) {
     return make_float2(half_to_float((u16)bits), half_to_float((u16)(bits >> 16)));
 }
 
+// Four neighbouring values, at once where they lie on 16 bytes.
+static __device__ __forceinline__ float4 load_four(const float *from) {
+    if (((size_t)from & 15) == 0) return *(const float4 *)from;
+    return make_float4(from[0], from[1], from[2], from[3]);
+}
+
+static __device__ __forceinline__ void store_four(float *to, float4 four) {
+    if (((size_t)to & 15) == 0) *(float4 *)to = four;
+    else to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+
 static __device__ __forceinline__ float bf16_to_float(u16 bits) { return __int_as_float((int)bits << 16); }
 
 // Sum over a warp by a tree of fixed order; every lane has it.

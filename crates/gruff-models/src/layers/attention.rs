@@ -98,11 +98,9 @@ impl Attention {
         }
 
         self.prepare(cx, [&q, &k, &v], rope, cache)?;
-        let out = cx.scratch(&[cx.tokens(), heads, value_dim])?;
-        self.attend(cx, &q, cache, gate.as_ref(), &out)?;
-        let out = out.reshape(&[cx.tokens(), heads * value_dim])?;
-        cx.output(&self.attn_output, &out)?;
-        Ok(Branch::Linear { name: &self.name, x: Activation::new(&out)?, projection: &self.o_proj })
+        let out = cx.scratch(&[cx.tokens(), heads * value_dim])?;
+        let x = self.attend(cx, &q, cache, gate.as_ref(), &out)?;
+        Ok(Branch::Linear { name: &self.name, x, projection: &self.o_proj })
     }
 
     /// Norms of queries and keys, rotation, and keys and values into their pages: at once where nobody looks in between.
@@ -130,8 +128,8 @@ impl Attention {
         Ok(attention::write_kv(cx.step, k, v, cache)?)
     }
 
-    /// Queries `[T, H, Dk]` over the pages of their sequences, through their gate `[T, H, Dv]` where there is one, into
-    /// `[T, H, Dv]`.
+    /// Queries `[T, H, Dk]` over the pages of their sequences, through their gate `[T, H, Dv]` where there is one, into out
+    /// `[T, H * Dv]`: what enters `o_proj`.
     fn attend(
         &self,
         cx: &Forward,
@@ -139,26 +137,25 @@ impl Attention {
         cache: &KvLayer,
         gate: Option<&Tensor>,
         out: &Tensor,
-    ) -> Result<()> {
-        let AttentionConfig { scale, window, softcap, .. } = self.config;
+    ) -> Result<Activation> {
+        let AttentionConfig { heads, scale, window, softcap, .. } = self.config;
         let spec = AttentionSpec { scale, window, softcap };
         let (eager, watched) = (cx.is_eager(), cx.observes(&self.attn_weights));
-        if let Some(gate) = gate
-            && !eager
-            && !watched
-        {
-            return Ok(attention::gated_attention(cx.step, q, cache, &spec, gate, out)?);
+        if !eager && !watched && !cx.observes(&self.attn_output) {
+            return Ok(attention::attention_activation(cx.step, q, cache, &spec, gate, out)?);
         }
+        let by_head = out.split_last(heads)?;
         if !eager {
-            attention::attention(cx.step, q, cache, &spec, out)?;
+            attention::attention(cx.step, q, cache, &spec, &by_head)?;
         }
         if eager || watched {
-            self.attend_eagerly(cx, q, cache, &spec, out)?;
+            self.attend_eagerly(cx, q, cache, &spec, &by_head)?;
         }
-        match gate {
-            Some(gate) => Ok(elementwise::sigmoid_mul(out, gate)?),
-            None => Ok(()),
+        if let Some(gate) = gate {
+            elementwise::sigmoid_mul(&by_head, gate)?;
         }
+        cx.output(&self.attn_output, out)?;
+        Ok(Activation::new(out)?)
     }
 
     /// Sequence by sequence, with weights: shown to hooks, and kept where they are asked for. A kernel's result stays

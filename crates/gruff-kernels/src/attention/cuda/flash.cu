@@ -17,8 +17,7 @@
 // Constants: KV, 1 for f16, 2 for q8_0; DK, DV, multiples of 16, for q8_0 of 32; DOWN groups of 16 rows; ACROSS warps that share a group: each has a share of a
 // block's keys for the scores, and a share of the dimensions for the sums.
 
-#include "common.cuh"
-#include "ptx.cuh"
+#include "pieces.cuh"
 
 constexpr int PAGE = 32;
 constexpr int BLOCK = 64;
@@ -92,17 +91,32 @@ static __device__ __forceinline__ void split_bf16(float first, float second, u32
     );
 }
 
-// Where results go, behind a sigmoid of their gates where there are any.
+// Where results go, behind a sigmoid of their gates where there are any: as they are, and in pieces for products besides unless
+// `pieces` is 0.
 struct Results {
     float *out;
     i64 out_token, out_head;
     const float *gate;
     i64 gate_token, gate_head;
+    u8 *pieces;
+    int groups;
 
-    // Another form of the result belongs here.
-    __device__ __forceinline__ void put(i64 token, int head, int dim, float value) const {
-        if (gate) value = value / (1.0f + expf(-gate[token * gate_token + head * gate_head + dim]));
-        out[token * out_token + head * out_head + dim] = value;
+    // Four neighbouring results of a token's head, from dimension `dim` on.
+    __device__ __forceinline__ void put(i64 token, int head, int dim, float4 four) const {
+        if (gate) {
+            const float4 by = load_four(gate + token * gate_token + head * gate_head + dim);
+            four.x = four.x / (1.0f + expf(-by.x)), four.y = four.y / (1.0f + expf(-by.y));
+            four.z = four.z / (1.0f + expf(-by.z)), four.w = four.w / (1.0f + expf(-by.w));
+        }
+        store_four(out + token * out_token + head * out_head + dim, four);
+        if (pieces) pieces::store_word(pieces, groups, (int)token, (head * DV + dim) / 4, four.x, four.y, four.z, four.w);
+    }
+
+    // The zeros behind the last head of the tokens that begin in a tile; every thread of one of its blocks comes here.
+    __device__ __forceinline__ void complete(int4 entry, int start, int group, int heads) const {
+        if (!pieces) return;
+        for (int row = (entry.y + group - 1) / group * group; row < entry.y + entry.z; row += group)
+            pieces::complete(pieces, groups, start + row / group, heads * DV);
     }
 };
 
@@ -295,10 +309,10 @@ merge_spans(float *scratch, const Spans &of, int first, int rows, int first_row,
         const int row = first_row + first + r, head = kv_head * group + row % group, dim = i % (DV / 4) * 4;
         const i64 token = start + row / group;
         const float inverse = 1.0f / weight;
-        results.put(token, head, dim, __fmul_rn(total.x, inverse));
-        results.put(token, head, dim + 1, __fmul_rn(total.y, inverse));
-        results.put(token, head, dim + 2, __fmul_rn(total.z, inverse));
-        results.put(token, head, dim + 3, __fmul_rn(total.w, inverse));
+        const float4 four = make_float4(
+            __fmul_rn(total.x, inverse), __fmul_rn(total.y, inverse), __fmul_rn(total.z, inverse), __fmul_rn(total.w, inverse)
+        );
+        results.put(token, head, dim, four);
     }
 }
 
@@ -309,10 +323,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const float *queries, i64 query_token, i64 query_head, const u8 *key_pool, const u8 *value_pool, float *out,
     i64 out_token, i64 out_head, const float *gate, i64 gate_token, i64 gate_head, const int *sequences, const int *pages,
     const int4 *plan, float *partials, u32 *arrivals, int kv_heads, int group, float scale, int window, float cap, int splits,
-    int slots, int slot_rows
+    int slots, int slot_rows, u8 *pieces, int groups
 ) {
     in_turn();
-    const Results results = {out, out_token, out_head, gate, gate_token, gate_head};
+    const Results results = {out, out_token, out_head, gate, gate_token, gate_head, pieces, groups};
     extern __shared__ __align__(128) u8 shared[];
     const int kv_head = blockIdx.x % kv_heads, part = blockIdx.x / kv_heads % splits;
     const int tile = blockIdx.x / kv_heads / splits, tiles = gridDim.x / kv_heads / splits;
@@ -322,6 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const int *own_pages = pages + sequence[4];
     const Seen seen = seen_keys(entry, sequence, group, window);
     const bool partial = splits > 1 && seen.spans > 1;
+    if (kv_head == 0 && part == 0) results.complete(entry, start, group, kv_heads * group);
 
     // This block's spans and blocks of keys.
     const int each = (seen.spans + splits - 1) / splits;
@@ -636,27 +651,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         merge_spans((float *)(shared + 16), spans, 0, entry.z, entry.y, start, kv_head, group, results);
         return;
     }
+    // A lane has two neighbouring dimensions of two rows. Two lanes exchange them, so that each has four of one row.
+    const bool odd = t % 2;
+    const int r = top + g + (odd ? 8 : 0), row = entry.y + r;
+    const i64 token = start + row / group;
+    const int head = kv_head * group + row % group;
+    const float inverse[2] = {1.0f / total_weight[0], 1.0f / total_weight[1]};
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = top + g + 8 * h, row = entry.y + r;
-        if (r >= entry.z) continue;
-        const i64 token = start + row / group;
-        const int head = kv_head * group + row % group;
-        const float inverse = 1.0f / total_weight[h];
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        const int dim = across * PAIRS * 16 + 8 * i;
+        if (!ALL_PAIRS && dim >= DV) break;
+        float own[2], other[2];
 #pragma unroll
-        for (int i = 0; i < 2 * PAIRS; i++) {
-            const int dim = across * PAIRS * 16 + 8 * i + 2 * t;
-            if (!ALL_PAIRS && dim >= DV) break;
-            results.put(token, head, dim, __fmul_rn(totals[i / 2][i % 2][2 * h], inverse));
-            results.put(token, head, dim + 1, __fmul_rn(totals[i / 2][i % 2][2 * h + 1], inverse));
+        for (int e = 0; e < 2; e++) {
+            const float first = __fmul_rn(totals[i / 2][i % 2][e], inverse[0]);
+            const float second = __fmul_rn(totals[i / 2][i % 2][2 + e], inverse[1]);
+            own[e] = odd ? second : first;
+            other[e] = __shfl_xor_sync(FULL_WARP, odd ? first : second, 1);
         }
+        const float4 four = odd ? make_float4(other[0], other[1], own[0], own[1]) : make_float4(own[0], own[1], other[0], other[1]);
+        if (r < entry.z) results.put(token, head, dim + t / 2 * 4, four);
     }
 }
 
 // Adds up the spans of a row that `flash` left apart: block x is the tile and its row, y the key-value head.
 extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
     const float *partials, const int4 *plan, float *out, i64 out_token, i64 out_head, const float *gate, i64 gate_token,
-    i64 gate_head, const int *sequences, int kv_heads, int group, int window, int slots, int slot_rows
+    i64 gate_head, const int *sequences, int kv_heads, int group, int window, int slots, int slot_rows, u8 *pieces, int groups
 ) {
     in_turn();
     __shared__ float scratch[4 * SPANS];
@@ -666,7 +687,7 @@ extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
     const int *sequence = sequences + entry.x * 8;
     const int count = seen_keys(entry, sequence, group, window).spans;
     if (count == 1) return;
-    const Results results = {out, out_token, out_head, gate, gate_token, gate_head};
+    const Results results = {out, out_token, out_head, gate, gate_token, gate_head, pieces, groups};
     const Spans spans = spans_of(partials, tile, tiles, blockIdx.y, kv_heads, slots, slot_rows, count);
     merge_spans(scratch, spans, r, 1, entry.y, sequence[0], blockIdx.y, group, results);
 }

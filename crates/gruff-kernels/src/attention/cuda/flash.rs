@@ -9,6 +9,7 @@ use super::Heads;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::device::Backend;
+use crate::matmul::cuda::groups;
 use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Without};
 
 use super::{Operands, kv_number};
@@ -163,7 +164,7 @@ impl CudaDevice {
         small: bool,
         wanted: impl Fn(&StepSequence) -> bool,
     ) -> Result<()> {
-        let Operands { step, queries, layer, spec, gate, out } = operands;
+        let Operands { step, queries, layer, spec, gate, out, pieces } = operands;
         let tables = self.step(step)?;
         let key = ("flash", [usize::from(small), heads.group, form.rows(), heads.window]);
         // The extent has the most rows of a tile, and the most spans.
@@ -187,6 +188,8 @@ impl CudaDevice {
             return Ok(());
         }
         let list = plan.as_ref().map_or(0, |plan| plan.pointer());
+        let pieces = pieces.map_or(0, |buffer| buffer.cuda().pointer());
+        let groups = groups(queries.shape()[1] * heads.value_dim) as i32;
         let (blocks, processors) = (tiles * heads.kv, self.card().multiprocessors);
         let slots = if small { SPANS } else { spans };
         let partial_bytes = 4 * blocks * slots * rows * (heads.value_dim + 2);
@@ -231,6 +234,8 @@ impl CudaDevice {
             .arg(splits as i32)
             .arg(slots as i32)
             .arg(rows as i32)
+            .arg(pieces)
+            .arg(groups)
             .run()?;
         if splits == 1 || merges {
             return Ok(());
@@ -248,6 +253,8 @@ impl CudaDevice {
             .arg(heads.window as i32)
             .arg(slots as i32)
             .arg(rows as i32)
+            .arg(pieces)
+            .arg(groups)
             .run()
     }
 }

@@ -13,11 +13,13 @@ mod prepare;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{AttentionOps, AttentionSpec, Prepare};
+use crate::activation::Form;
+use crate::buffer::Buffer;
 use crate::cuda::phase::{self, Phase};
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, CudaError};
 use crate::device::Backend;
-use crate::{Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
+use crate::{Activation, Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
 
 pub(crate) use flash::FLASH;
 pub(crate) use prepare::PREPARE;
@@ -144,6 +146,8 @@ struct Operands<'a> {
     spec: &'a AttentionSpec,
     gate: Option<&'a Tensor>,
     out: &'a Tensor,
+    /// Where the result goes in the form that products read besides, where tensor cores compute it.
+    pieces: Option<&'a Buffer>,
 }
 
 /// The tiles of a launch: how many blocks of one head, and lists that say what they do. Without lists every sequence has
@@ -308,7 +312,7 @@ impl AttentionOps for CudaDevice {
         spec: &AttentionSpec,
         out: &Tensor,
     ) -> Result<()> {
-        let operands = Operands { step, queries, layer, spec, gate: None, out };
+        let operands = Operands { step, queries, layer, spec, gate: None, out, pieces: None };
         let heads = Heads::of(queries, layer, spec);
         if self.has_flash(layer, &heads) {
             return self.flash(operands, &heads);
@@ -329,6 +333,7 @@ impl AttentionOps for CudaDevice {
         }
         self.attend_by_lists(operands, &heads, large, 1, |sequence| !is_small(sequence))
     }
+
     fn fuses_prepare(&self, layer: &KvLayer) -> bool {
         self.fuses_norms() && layer.key_dim() <= prepare::WIDEST
     }
@@ -350,7 +355,26 @@ impl AttentionOps for CudaDevice {
         gate: &Tensor,
         out: &Tensor,
     ) -> Result<()> {
-        let operands = Operands { step, queries, layer, spec, gate: Some(gate), out };
+        let operands = Operands { step, queries, layer, spec, gate: Some(gate), out, pieces: None };
         self.flash(operands, &Heads::of(queries, layer, spec))
+    }
+    fn fuses_rounding(&self, queries: &Tensor, layer: &KvLayer, spec: &AttentionSpec, out: &Tensor) -> bool {
+        self.fuses_gate(queries, layer, spec) && self.leaves_pieces(out)
+    }
+
+    fn attention_activation(
+        &self,
+        step: &Step,
+        queries: &Tensor,
+        layer: &KvLayer,
+        spec: &AttentionSpec,
+        gate: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<Activation> {
+        let pieces = self.pieces_buffer(out)?;
+        let by_head = out.split_last(queries.shape()[1])?;
+        let operands = Operands { step, queries, layer, spec, gate, out: &by_head, pieces: Some(&pieces) };
+        self.flash(operands, &Heads::of(queries, layer, spec))?;
+        Activation::with_form(out, Form::Pieces, pieces)
     }
 }
