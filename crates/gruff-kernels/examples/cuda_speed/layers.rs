@@ -10,7 +10,9 @@ use gruff_kernels::attention::{
 use gruff_kernels::delta_net::{DeltaInputs, NetInputs, gated_delta, gated_delta_net};
 use gruff_kernels::elementwise::glu;
 use gruff_kernels::matmul::Glu;
-use gruff_kernels::norm::{add_rms_norm, rms_norm};
+use gruff_kernels::norm::{
+    add_rms_norm, add_rms_norm_activation, gated_rms_norm_activation, rms_norm, rms_norm_activation,
+};
 use gruff_kernels::rope::RopeStyle;
 use gruff_kernels::{
     DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepSequence, Tensor,
@@ -27,6 +29,7 @@ const REPEATS: usize = 20;
 pub(crate) enum Kind {
     Attention,
     Delta,
+    Norms,
     Small,
 }
 
@@ -69,6 +72,7 @@ pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
                 println!("gated_delta_net {sequences} x ({past} + 1): {micros:.1} us");
             }
         }
+        Kind::Norms => norms(device)?,
         Kind::Small => small(device)?,
     }
     Ok(())
@@ -214,6 +218,42 @@ fn delta_seconds(device: &Device, sequences: usize, past: usize, len: usize) -> 
         gated_delta(&step, &inputs, &layer, &out)?;
         Ok(out)
     })
+}
+
+/// Norms in front of products, with what they read and write a second: f32 rows, and the result in bfloat16 besides.
+fn norms(device: &Device) -> Outcome<()> {
+    const WIDTH: usize = 2560;
+    const HEADS: [usize; 2] = [32, 128];
+    let [heads, dim] = HEADS;
+    let weight = tensor(device, &[WIDTH], 1.0)?;
+    let head_weight = tensor(device, &[dim], 1.0)?;
+    for tokens in [1, 32, 512, 4096] {
+        let print = |name: &str, seconds: f64, width: usize, rows: f64| {
+            let bytes = (tokens * width) as f64 * (4.0 * rows + 2.0);
+            let (micros, rate) = (1e6 * seconds, bytes / seconds / 1e9);
+            println!("{name} for products [{tokens}, {width}]: {micros:.1} us {rate:.0} GB/s");
+        };
+        let [x, delta, out] = [(); 3].map(|()| tensor(device, &[tokens, WIDTH], 1.0));
+        let (x, delta, out) = (x?, delta?, out?);
+        let time = seconds(&out, || {
+            rms_norm_activation(&x, &weight, 1e-6, &out)?;
+            Ok(())
+        })?;
+        print("rms_norm", time, WIDTH, 2.0);
+        let time = seconds(&out, || {
+            add_rms_norm_activation(&x, &delta, &weight, 1e-6, &out)?;
+            Ok(())
+        })?;
+        print("add_rms_norm", time, WIDTH, 4.0);
+        let [x, gate] = [(); 2].map(|()| tensor(device, &[tokens, heads, dim], 1.0));
+        let (x, gate, out) = (x?, gate?, tensor(device, &[tokens, heads * dim], 1.0)?);
+        let time = seconds(&out, || {
+            gated_rms_norm_activation(&x, &head_weight, &gate, 1e-6, &out)?;
+            Ok(())
+        })?;
+        print("gated_rms_norm", time, heads * dim, 3.0);
+    }
+    Ok(())
 }
 
 fn small(device: &Device) -> Outcome<()> {

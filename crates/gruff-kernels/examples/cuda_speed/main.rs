@@ -1,11 +1,11 @@
 //! How fast products with packed weights, attention and the delta rule are on an NVIDIA card.
 //!
-//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE.. attention delta small]`
+//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE.. attention delta norms small]`
 //! prints, for each type and shape of matrix, microseconds a product for each number of columns, and with them gigabytes
 //! of weights a second (few columns) or tera-operations a second, two for a multiply-add (many). Matrices are taken in
 //! turn, more of them than caches hold; the time is the host's around many products, so that a product which is over
 //! before the next can be launched shows the time of a launch. `4x` is one launch of four matrices.
-//! `attention`, `delta` and `small` print microseconds of a layer's operations in the sizes of Qwen3.5's 4B.
+//! `attention`, `delta`, `norms` and `small` print microseconds of a layer's operations in the sizes of Qwen3.5's 4B.
 
 mod layers;
 
@@ -52,6 +52,7 @@ fn parse() -> Result<Arguments, Box<dyn Error>> {
             }
             "attention" => parsed.layers.push(layers::Kind::Attention),
             "delta" => parsed.layers.push(layers::Kind::Delta),
+            "norms" => parsed.layers.push(layers::Kind::Norms),
             "small" => parsed.layers.push(layers::Kind::Small),
             name => parsed.types.push(name.parse()?),
         }

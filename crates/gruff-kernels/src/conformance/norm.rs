@@ -1,5 +1,6 @@
 //! Norms.
 
+use super::data::spoil_form;
 use super::{Case, Output, Tolerance, Values};
 use crate::matmul::{Glu, linear};
 use crate::norm::{
@@ -37,7 +38,10 @@ pub(super) fn cases() -> Vec<Case> {
         rms(vec![3, 2560]),
         add_rms(vec![3, 2560]),
     ]);
-    for (tokens, width) in [(1, 576), (3, 1280), (4, 2560), (6, 2560), (2, 5120)] {
+    // Few rows, and as many as cards take together, which is more where there are more multiprocessors: rows of whole groups of
+    // 256 values and with a rest, wide ones, and heads of no whole vector.
+    let many = [(70, 2560), (603, 1344), (37, 5120), (70, 800)];
+    for (tokens, width) in [(1, 576), (3, 1280), (4, 2560), (6, 2560), (2, 5120)].into_iter().chain(many) {
         cases.push(for_products(tokens, width));
     }
     cases
@@ -104,8 +108,9 @@ fn for_products(tokens: usize, width: usize) -> Case {
             let stream = device.tensor_f32(&x, &[tokens, width])?;
             let delta = values.tensor(device, &[tokens, width], 1.0)?;
             let h = device.zeros(DType::F32, &[tokens, width])?;
-            let heads = width / 64;
-            let head_weight = weight.narrow(0, 0, 64)?;
+            let head = [128, 64, 100].into_iter().find(|head| width.is_multiple_of(*head)).unwrap_or(width);
+            let heads = width / head;
+            let head_weight = weight.narrow(0, 0, head)?;
             let outs = [(), (), ()].map(|()| device.zeros(DType::F32, &[tokens, ROWS]));
             let outs = outs.into_iter().collect::<Result<Vec<_>>>()?;
             let each = if matches!(way, Way::OneByOne) { 1 } else { tokens };
@@ -113,6 +118,7 @@ fn for_products(tokens: usize, width: usize) -> Case {
                 let part = |tensor: &Tensor| tensor.narrow(0, first, each);
                 let (stream, delta, h) = (part(&stream)?, part(&delta)?, part(&h)?);
                 for (added, out) in outs.iter().enumerate() {
+                    spoil_form(device, each, width)?;
                     let activation = match (way, added) {
                         (Way::Apart, 0) => {
                             rms_norm(&stream, &weight, EPS, &h)?;

@@ -57,6 +57,7 @@ const SANITIZE: &[&str] = &[
     "rms_norm [70, 1031]",
     "rms_norm for products [3, 1280]",
     "rms_norm for products [6, 2560]",
+    "rms_norm for products [603, 1344]",
     "add_rms_norm [3, 1031]",
     "gated_rms_norm [2, 3, 100]",
     "gated_rms_norm [40, 4, 128]",

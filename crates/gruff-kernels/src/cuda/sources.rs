@@ -28,6 +28,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("rows.cuh", include_str!("../matmul/cuda/rows.cuh")),
     ("pages.cuh", include_str!("../attention/cuda/pages.cuh")),
     ("rope.cuh", include_str!("../rope/cuda/rope.cuh")),
+    ("rms.cuh", include_str!("../norm/cuda/rms.cuh")),
     ("row.cuh", include_str!("../delta_net/cuda/row.cuh")),
     ("product.cuh", include_str!("../matmul/cuda/product.cuh")),
 ];
@@ -58,6 +59,7 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::moe::cuda::SOURCE,
     &crate::moe::cuda::route::SOURCE,
     &crate::norm::cuda::SOURCE,
+    &crate::norm::cuda::MANY,
     &crate::rope::cuda::SOURCE,
     &crate::sampling::cuda::SOURCE,
 ];

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) prepare(
         float squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
-            if (DK % 32 == 0 || 32 * i + lane < DK) squares += x[i] * x[i];
+            if (DK % 32 == 0 || 32 * i + lane < DK) squares = fmaf(x[i], x[i], squares);
         const float factor = 1.0f / sqrtf(warp_sum(squares) / (float)DK + eps);
 #pragma unroll
         for (int i = 0; i < PIECES; i++)

@@ -28,7 +28,7 @@ constexpr int ON_QUERY = ON_KEY + CHUNK;     // [CHUNK]: a, zeros behind the tok
 static __device__ __forceinline__ void scale_to_length(float *x, float eps, float scale) {
     const int lane = threadIdx.x & 31;
     float squares = 0.0f;
-    for (int i = lane; i < DK; i += 32) squares += x[i] * x[i];
+    for (int i = lane; i < DK; i += 32) squares = fmaf(x[i], x[i], squares);
     const float factor = scale / sqrtf(warp_sum(squares) + eps);
     for (int i = lane; i < DK; i += 32) x[i] *= factor;
 }
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gated_delta_net(
 
     // The gated norm, as norm.cu does it: a warp's sum, in every warp, and four values a thread.
     float squares = 0.0f;
-    for (int i = lane; i < DV; i += 32) squares += value[i] * value[i];
+    for (int i = lane; i < DV; i += 32) squares = fmaf(value[i], value[i], squares);
     const float factor = 1.0f / sqrtf(warp_sum(squares) / (float)DV + norm_eps);
     if (thread < DV / 4) {
         const float *gate = z + token * z_token + head * z_head;

@@ -1,12 +1,21 @@
 //! The family on NVIDIA cards.
+//!
+//! `norm.cu` has a group of threads a row. What goes to products, of as many rows as prompts have, is normed by `many.cu`, which
+//! takes several rows together, with the same sums.
+
+mod many;
 
 use super::NormOps;
+use many::Many;
+
 use crate::activation::Form;
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, Launch, row_count, rows, width};
 use crate::device::Backend;
 use crate::matmul::cuda::groups;
 use crate::{Activation, Activations, Result, Tensor, Without};
+
+pub(crate) use many::MANY;
 
 pub(crate) static SOURCE: Source = Source {
     name: "norm.cu",
@@ -70,6 +79,9 @@ impl NormOps for CudaDevice {
             self.gated_rms_norm(x, weight, gate, eps, &out.split_last(heads)?)?;
             return Activation::new(out);
         }
+        if let Some(many) = Many::heads(self, x) {
+            return self.gated_rms_norm_many(many, x, weight, gate, eps, out);
+        }
         let launch = self
             .launch(&SOURCE, &[("THREADS", 32)], "gated_rms_norm_pieces")?
             .grid([out.shape()[0], 1, 1])
@@ -90,6 +102,11 @@ impl NormOps for CudaDevice {
             self.rms_norm(x, weight, eps, out)?;
             return Activation::new(out);
         }
+        if let Some(many) = Many::rows(self, out) {
+            let launch =
+                self.norm_many(many, "rms_norm_many", many.threads)?.rows_of(x).arg(weight).rows_of(out);
+            return self.in_pieces(launch.arg(out.shape()[0] as i32).arg(width(out) as i32), eps, out);
+        }
         let launch = self.norm("rms_norm_pieces", x)?.arg(x).arg(rows(x)).arg(weight);
         self.in_pieces(launch.arg(out).arg(rows(out)).arg(width(out) as i32), eps, out)
     }
@@ -105,6 +122,12 @@ impl NormOps for CudaDevice {
         if width(out) <= WARP_WIDTH || !self.leaves_pieces(out) {
             self.add_rms_norm(residual, delta, weight, eps, out)?;
             return Activation::new(out);
+        }
+        if let Some(many) = Many::rows(self, out) {
+            let launch =
+                self.norm_many(many, "add_rms_norm_many", many.threads)?.rows_of(residual).rows_of(delta);
+            let launch = launch.arg(weight).rows_of(out).arg(out.shape()[0] as i32);
+            return self.in_pieces(launch.arg(width(out) as i32), eps, out);
         }
         let launch = self.norm("add_rms_norm_pieces", residual)?.arg(residual).arg(rows(residual));
         let launch = launch.arg(delta).arg(rows(delta)).arg(weight);

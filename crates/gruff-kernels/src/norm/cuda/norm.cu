@@ -1,7 +1,8 @@
 // Norms over the innermost dimension: one group of threads a row, of THREADS threads. Sums go in a tree that depends on
-// the width only: the group's size is chosen by the width.
+// the width only: the group's size is chosen by the width. Those of `many.cu` are the same.
 
 #include "pieces.cuh"
+#include "rms.cuh"
 
 // Rows of a block.
 #define ROWS (256 / THREADS > 0 ? 256 / THREADS : 1)
@@ -15,13 +16,9 @@ static __device__ __forceinline__ float group_sum(float value) {
 #endif
 }
 
-static __device__ __forceinline__ float rms_factor(float squares, int width, float eps) {
-    return 1.0f / sqrtf(squares / (float)width + eps);
-}
-
 static __device__ __forceinline__ float square_sum(const float *x, int width, int lane) {
     float sum = 0.0f;
-    for (int i = lane; i < width; i += THREADS) sum += x[i] * x[i];
+    for (int i = lane; i < width; i += THREADS) sum = fmaf(x[i], x[i], sum);
     return group_sum(sum);
 }
 
@@ -31,10 +28,11 @@ static __device__ __forceinline__ void store_norm(
     const float *x, const float *weight, float factor, int width, int lane, float *out, u8 *to, int groups, int row
 ) {
     for (int word = lane; word < width / 4; word += THREADS) {
-        float values[4];
-#pragma unroll
-        for (int k = 0; k < 4; k++) out[4 * word + k] = values[k] = x[4 * word + k] * factor * weight[4 * word + k];
-        pieces::store_word(to, groups, row, word, values[0], values[1], values[2], values[3]);
+        float4 four = load_four(x + 4 * word), by = load_four(weight + 4 * word);
+        four.x = four.x * factor * by.x, four.y = four.y * factor * by.y;
+        four.z = four.z * factor * by.z, four.w = four.w * factor * by.w;
+        store_four(out + 4 * word, four);
+        pieces::store_word(to, groups, row, word, four.x, four.y, four.z, four.w);
     }
 }
 #endif
@@ -132,13 +130,12 @@ extern "C" __global__ void gated_rms_norm_pieces(
         float *to = out + head * width;
         float factor = rms_factor(square_sum(from, width, lane), width, eps);
         for (int word = lane; word < width / 4; word += 32) {
-            float values[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int i = 4 * word + k;
-                to[i] = values[k] = from[i] * factor * weight[i] * silu(by[i]);
-            }
-            pieces::store_word(pieces, groups, token, head * width / 4 + word, values[0], values[1], values[2], values[3]);
+            float4 four = load_four(from + 4 * word);
+            const float4 scale = load_four(weight + 4 * word), gates = load_four(by + 4 * word);
+            four.x = four.x * factor * scale.x * silu(gates.x), four.y = four.y * factor * scale.y * silu(gates.y);
+            four.z = four.z * factor * scale.z * silu(gates.z), four.w = four.w * factor * scale.w * silu(gates.w);
+            store_four(to + 4 * word, four);
+            pieces::store_word(pieces, groups, token, head * width / 4 + word, four.x, four.y, four.z, four.w);
         }
     }
     pieces::complete(pieces, groups, token, heads * width);

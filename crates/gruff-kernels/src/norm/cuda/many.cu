@@ -1,0 +1,168 @@
+// Norms for products, of as many rows as prompts have: rows that lie side by side in `pieces.cuh` are taken together, so that what a
+// warp stores there are 64 bytes side by side, not 16. Sums are those of norm.cu, in the same order: of a row, thread t of THREADS
+// has the values t, t + THREADS and so on. Values are read once and stay in registers; they are normed a part of THREADS columns at a
+// time, which goes to the row as it is, a value a thread, and through shared memory to the pieces, four neighbours a thread.
+//
+// Constants: THREADS of a row, as norm.cu has them for the width, 32 for heads; EACH, the most values that a thread has of a row.
+
+#include "pieces.cuh"
+#include "rms.cuh"
+
+// Rows that are taken together: half of a tile. With all eight rows of one, registers are short.
+constexpr int ROWS = 4;
+constexpr int WARPS = THREADS / 32;
+// Values from a row of a part to the next, so that what eight lanes read meets all banks.
+constexpr int PITCH = THREADS + 32 / ROWS;
+// Words of a part of one row.
+constexpr int WORDS = THREADS / 4;
+
+// The sum of a thread's squares in a row.
+static __device__ __forceinline__ float squares_of(const float (&x)[EACH]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) sum = fmaf(x[k], x[k], sum);
+    return sum;
+}
+
+// Stores a part of ROWS rows in pieces: `word` is the first of the part in a row, of which `end` are not the row's any more.
+static __device__ __forceinline__ void store_part(u8 *to, const float *part, int groups, int first, int rows, int word, int end, int thread) {
+#pragma unroll
+    for (int i = thread; i < ROWS * WORDS; i += THREADS) {
+        const int r = i % ROWS, w = i / ROWS;
+        if (first + r >= rows || word + w >= end) continue;
+        const float4 four = *(const float4 *)(part + r * PITCH + 4 * w);
+        pieces::store_word(to, groups, first + r, word + w, four.x, four.y, four.z, four.w);
+    }
+}
+
+#if THREADS > 32
+static_assert(WARPS >= ROWS, "a warp adds up a row");
+
+// Norms the rows from `first` on, of which a thread has the values `x`.
+static __device__ __forceinline__ void norm_rows(
+    const float (&x)[ROWS][EACH], const float *weight, float *out, i64 out_stride, int first, int rows, int width, float eps,
+    int groups, u8 *to
+) {
+    __shared__ float sums[ROWS][WARPS], factors[ROWS];
+    __shared__ __align__(16) float part[ROWS * PITCH];
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float sum = warp_sum(squares_of(x[r]));
+        if (lane == 0) sums[r][warp] = sum;
+    }
+    __syncthreads();
+    if (warp < ROWS) {
+        const float sum = warp_sum(lane < WARPS ? sums[warp][lane] : 0.0f);
+        if (lane == 0) factors[warp] = rms_factor(sum, width, eps);
+    }
+    __syncthreads();
+    float factor[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) factor[r] = factors[r];
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        const int column = thread + k * THREADS;
+        if (k * THREADS >= width) break;
+        const float by = column < width ? weight[column] : 0.0f;
+        float *to_column = out + first * out_stride + column;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float value = x[r][k] * factor[r] * by;
+            if (first + r < rows && column < width) to_column[r * out_stride] = value;
+            part[r * PITCH + thread] = value;
+        }
+        __syncthreads();
+        store_part(to, part, groups, first, rows, k * WORDS, width / 4, thread);
+        __syncthreads();
+    }
+    for (int r = 0; r < ROWS && first + r < rows; r++) pieces::complete(to, groups, first + r, width);
+}
+
+// As `rms_norm_pieces` and `add_rms_norm_pieces` of norm.cu, a block ROWS rows.
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 640 ? 2 : 1) rms_norm_many(
+    const float *from, i64 stride, const float *weight, float *out, i64 out_stride, int rows, int width, float eps, int groups, u8 *to
+) {
+    in_turn();
+    const int first = blockIdx.x * ROWS;
+    float x[ROWS][EACH];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int column = threadIdx.x + k * THREADS;
+            x[r][k] = first + r < rows && column < width ? from[(first + r) * stride + column] : 0.0f;
+        }
+    norm_rows(x, weight, out, out_stride, first, rows, width, eps, groups, to);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 640 ? 2 : 1) add_rms_norm_many(
+    float *residual, i64 stride, const float *delta, i64 delta_stride, const float *weight, float *out, i64 out_stride, int rows,
+    int width, float eps, int groups, u8 *to
+) {
+    in_turn();
+    const int first = blockIdx.x * ROWS;
+    float x[ROWS][EACH];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int column = threadIdx.x + k * THREADS;
+            const bool here = first + r < rows && column < width;
+            x[r][k] = here ? residual[(first + r) * stride + column] + delta[(first + r) * delta_stride + column] : 0.0f;
+        }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int column = threadIdx.x + k * THREADS;
+            if (first + r < rows && column < width) residual[(first + r) * stride + column] = x[r][k];
+        }
+    norm_rows(x, weight, out, out_stride, first, rows, width, eps, groups, to);
+}
+#else
+constexpr int HEADS = 8;
+
+// As `gated_rms_norm_pieces` of norm.cu: a block has ROWS tokens, and HEADS of their heads, a warp each.
+extern "C" __global__ void __launch_bounds__(32 * HEADS) gated_rms_norm_many(
+    const float *x, i64 x_token, i64 x_head, const float *weight, const float *gate, i64 gate_token, i64 gate_head, float *out,
+    i64 out_token, int heads, int rows, int width, float eps, int groups, u8 *pieces
+) {
+    in_turn();
+    __shared__ __align__(16) float parts[HEADS][ROWS * PITCH];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * ROWS, head = blockIdx.y * HEADS + warp;
+    if (head < heads) {
+        float *part = parts[warp];
+        float own[ROWS][EACH], gates[ROWS][EACH], factor[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                const int column = lane + 32 * k;
+                const bool here = first + r < rows && column < width;
+                own[r][k] = here ? x[(first + r) * x_token + head * x_head + column] : 0.0f;
+                gates[r][k] = here ? gate[(first + r) * gate_token + head * gate_head + column] : 0.0f;
+            }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) factor[r] = rms_factor(warp_sum(squares_of(own[r])), width, eps);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int column = lane + 32 * k;
+            const float by = column < width ? weight[column] : 0.0f;
+            float *to_column = out + first * out_token + head * width + column;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float value = own[r][k] * factor[r] * by * silu(gates[r][k]);
+                if (first + r < rows && column < width) to_column[r * out_token] = value;
+                part[r * PITCH + lane] = value;
+            }
+            __syncwarp();
+            const int word = head * width / 4;
+            store_part(pieces, part, groups, first, rows, word + k * WORDS, word + width / 4, lane);
+            __syncwarp();
+        }
+    }
+    if (blockIdx.y == 0)
+        for (int r = 0; r < ROWS && first + r < rows; r++) pieces::complete(pieces, groups, first + r, heads * width);
+}
+#endif
