@@ -25,8 +25,9 @@ cases() {
         printf '%s;%s\n' "backward;86" "$operation" "random:1;80" "$operation" "random:2;90" "$operation"
     done
     printf '%s;linear Q4_K\n' 'forward;86' 'random:1;90'
+    printf 'random:2;86;linear %s\n' F32 F16
     printf 'forward;75;%s\n' 'linear Q4_0' norm
-    for operation in embed 'experts Q4_K' sampl 'linear fused' 'linear behind' 'experts Q8_0' \
+    for operation in embed 'experts Q4_K' sampl 'linear fused' 'linear behind' 'experts Q8_0' 'experts F' \
         'linear '{Q3_K,Q2_K,Q8_0,Q4_0,IQ4_XS,IQ3_S,IQ1_M,MXFP4,NVFP4,F32,F16,BF16} \
         norm rope prepare add glu sigmoid softcap scale copy gather route conv; do
         printf 'forward;90;%s\n' "$operation"

@@ -31,6 +31,10 @@ pub(crate) enum Form {
     Pieces,
     /// On CUDA: not rounded, like pieces of all groups side by side.
     TurnedFloats,
+    /// On CUDA: two bfloat16 a value (see `matmul/cuda/terms.cuh`).
+    Bf16Terms,
+    /// On CUDA: two halves a value, and what sums of groups are multiplied with.
+    HalfTerms,
 }
 
 impl Activation {

@@ -78,13 +78,13 @@ pub(crate) fn print(device: &Device, kind: Kind) -> Outcome<()> {
     Ok(())
 }
 
-fn tensor(device: &Device, shape: &[usize], deviation: f32) -> Outcome<Tensor> {
+pub(crate) fn tensor(device: &Device, shape: &[usize], deviation: f32) -> Outcome<Tensor> {
     let values: Vec<f32> =
         (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.7391).sin() * deviation).collect();
     Ok(device.tensor_f32(&values, shape)?)
 }
 
-fn step(sequences: usize, past: usize, len: usize) -> Outcome<Step> {
+pub(crate) fn step(sequences: usize, past: usize, len: usize) -> Outcome<Step> {
     let pages = (past + len).div_ceil(PAGE_LEN);
     let all = (0..sequences)
         .map(|slot| StepSequence {

@@ -1,12 +1,14 @@
 //! How fast products with packed weights, attention and the delta rule are on an NVIDIA card.
 //!
-//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE.. attention delta norms small]`
+//! `cargo run --release -p gruff-kernels --example cuda_speed [-- [--columns N,N..] [--shape ROWSxCOLS,..] TYPE.. attention delta floats norms small]`
 //! prints, for each type and shape of matrix, microseconds a product for each number of columns, and with them gigabytes
 //! of weights a second (few columns) or tera-operations a second, two for a multiply-add (many). Matrices are taken in
 //! turn, more of them than caches hold; the time is the host's around many products, so that a product which is over
 //! before the next can be launched shows the time of a launch. `4x` is one launch of four matrices.
-//! `attention`, `delta`, `norms` and `small` print microseconds of a layer's operations in the sizes of Qwen3.5's 4B.
+//! `attention`, `delta`, `norms` and `small` print microseconds of a layer's operations in the sizes of Qwen3.5's 4B, `floats` those
+//! of products with matrices that are not packed.
 
+mod floats;
 mod layers;
 
 use std::error::Error;
@@ -28,6 +30,7 @@ struct Arguments {
     shapes: Vec<(usize, usize)>,
     types: Vec<BlockType>,
     layers: Vec<layers::Kind>,
+    floats: bool,
 }
 
 fn parse() -> Result<Arguments, Box<dyn Error>> {
@@ -36,6 +39,7 @@ fn parse() -> Result<Arguments, Box<dyn Error>> {
         shapes: Vec::new(),
         types: Vec::new(),
         layers: Vec::new(),
+        floats: false,
     };
     let mut rest = std::env::args().skip(1);
     while let Some(argument) = rest.next() {
@@ -53,6 +57,7 @@ fn parse() -> Result<Arguments, Box<dyn Error>> {
             "attention" => parsed.layers.push(layers::Kind::Attention),
             "delta" => parsed.layers.push(layers::Kind::Delta),
             "norms" => parsed.layers.push(layers::Kind::Norms),
+            "floats" => parsed.floats = true,
             "small" => parsed.layers.push(layers::Kind::Small),
             name => parsed.types.push(name.parse()?),
         }
@@ -60,7 +65,7 @@ fn parse() -> Result<Arguments, Box<dyn Error>> {
     if parsed.shapes.is_empty() {
         parsed.shapes = vec![(14336, 4096), (4096, 14336)];
     }
-    if parsed.types.is_empty() && parsed.layers.is_empty() {
+    if parsed.types.is_empty() && parsed.layers.is_empty() && !parsed.floats {
         parsed.types = TYPES.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     }
     Ok(parsed)
@@ -72,6 +77,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", device.name());
     for kind in &arguments.layers {
         layers::print(&device, *kind)?;
+    }
+    if arguments.floats {
+        floats::print(&device)?;
     }
     for block_type in &arguments.types {
         for (rows, cols) in &arguments.shapes {

@@ -34,10 +34,25 @@ pub(super) fn cases() -> Vec<Case> {
         (BlockType::Q4_K, [6_500, 256, 130]),
         (BlockType::Q8_0, [1_000, 288, 200]),
         (BlockType::Q6_K, [1_000, 512, 130]),
+        // Plain floats: each tile that `floats.rs` knows, on cards of few multiprocessors and of many; few columns side by side.
+        (BlockType::F32, [1_100, 264, 200]),
+        (BlockType::F16, [1_100, 264, 200]),
+        (BlockType::BF16, [2_100, 128, 64]),
+        (BlockType::F32, [1_000, 520, 40]),
+        (BlockType::F16, [1_000, 520, 20]),
+        (BlockType::F32, [24, 1_544, 40]),
+        (BlockType::BF16, [24, 1_544, 40]),
+        (BlockType::F16, [24, 1_544, 9]),
     ] {
         cases.push(linear(block_type, shape));
     }
-    for (block_type, tokens) in [(BlockType::Q4_K, 3), (BlockType::Q6_K, 40), (BlockType::Q8_0, 130)] {
+    for (block_type, tokens) in [
+        (BlockType::Q4_K, 3),
+        (BlockType::Q6_K, 40),
+        (BlockType::Q8_0, 130),
+        (BlockType::F16, 40),
+        (BlockType::F32, 130),
+    ] {
         cases.push(feed_forward(block_type, tokens));
     }
     cases
@@ -51,10 +66,11 @@ fn columns(block_type: BlockType) -> Vec<usize> {
     if block_type.is_scalar() { odd.to_vec() } else { all.into_iter().filter(whole).collect() }
 }
 
-/// Held to the twin of the same rounding, and exact activations to the f64 reference. The twin in bfloat16 does not round
-/// weights, whose scales and minima cancel each other in some types.
-fn bars() -> [Bar; 3] {
-    [(Activations::Int8, 1e-10), (Activations::Bf16, 2e-4), (Activations::F32, 1e-10)].map(|(a, bound)| Bar {
+/// Held to the twin of the same rounding, and exact activations to the f64 reference; so are plain floats and integers, which
+/// nobody rounds. The twin in bfloat16 does not round weights, whose scales and minima cancel each other in some types.
+fn bars(block_type: BlockType) -> [Bar; 3] {
+    let bf16 = if block_type.is_scalar() { 1e-10 } else { 2e-4 };
+    [(Activations::Int8, 1e-10), (Activations::Bf16, bf16), (Activations::F32, 1e-10)].map(|(a, bound)| Bar {
         device: a,
         reference: a,
         tolerance: Tolerance::Nmse(bound),
@@ -105,7 +121,7 @@ fn linear(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
         }
         Ok(vec![Output::of("out", &out)?])
     };
-    Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars()).equals(way, in_parts)
+    Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars(block_type)).equals(way, in_parts)
 }
 
 fn fused(block_type: BlockType) -> Case {
@@ -148,7 +164,7 @@ fn fused(block_type: BlockType) -> Case {
         outputs(&out)
     };
     Case::new("linear fused", format!("{block_type}"), Tolerance::Exact, fused)
-        .with_bars(&bars())
+        .with_bars(&bars(block_type))
         .equals("unfused", plain)
 }
 
@@ -174,8 +190,10 @@ fn feed_forward(block_type: BlockType, tokens: usize) -> Case {
         }
     };
     // The second product rounds results of the first, which may round to the neighbour of what the twin's does.
-    let bars = [(Activations::Int8, 1e-4), (Activations::Bf16, 1e-3), (Activations::F32, 1e-9)]
-        .map(|(a, bound)| Bar { device: a, reference: a, tolerance: Tolerance::Nmse(bound) });
+    let rounded = |bound| if block_type.is_scalar() { 1e-9 } else { bound };
+    let bars =
+        [(Activations::Int8, rounded(1e-4)), (Activations::Bf16, rounded(1e-3)), (Activations::F32, 1e-9)]
+            .map(|(a, bound)| Bar { device: a, reference: a, tolerance: Tolerance::Nmse(bound) });
     Case::new("linear behind glu", format!("{block_type} x {tokens}"), Tolerance::Exact, by(false))
         .with_bars(&bars)
         .equals("apart", by(true))

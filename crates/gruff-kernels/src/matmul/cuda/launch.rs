@@ -76,7 +76,15 @@ impl CudaDevice {
         }
         let block_type = weight.block_type();
         if block_type.is_scalar() {
-            return self.scalar(x, operands, finish, slots);
+            let lies =
+                |operand: &Operand| (weights(operand.weight) as usize).is_multiple_of(block_type.bytes());
+            if !operands.iter().all(lies) {
+                return self.unaligned(operands);
+            }
+            return match self.in_terms(block_type) {
+                true => self.floats(x, operands, finish, slots),
+                false => self.scalar(x, operands, finish, slots),
+            };
         }
         if self.exact(block_type) {
             return self.unrounded(x, operands, finish, slots);
@@ -97,7 +105,7 @@ impl CudaDevice {
     }
 
     /// Rows whose experts' matrices are read row by row of the output rather than gathered.
-    fn few_slots(&self, slots: &Slots) -> usize {
+    pub(super) fn few_slots(&self, slots: &Slots) -> usize {
         (slots.experts / 4).max(4 * slots.used())
     }
 
@@ -124,12 +132,6 @@ impl CudaDevice {
     ) -> Result<()> {
         let weight = operands[0].weight;
         let block_type = weight.block_type();
-        if operands
-            .iter()
-            .any(|operand| !(weights(operand.weight) as usize).is_multiple_of(block_type.bytes()))
-        {
-            return self.unaligned(operands);
-        }
         let matrices = Matrices::of(self, operands, finish)?;
         let pairs: usize = match finish {
             Finish::Glu(..) => weight.rows(),

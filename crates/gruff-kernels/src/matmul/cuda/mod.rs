@@ -3,11 +3,14 @@
 //! Weights are read as they lie in the file and multiplied in bfloat16 on tensor cores. Few columns go from packed bytes to the
 //! product in registers (`matvec.cu`, and `batch.cu` where warps share columns), many through tiles in shared memory
 //! (`matmul.cu`); all add up in one order, so that a result has the same bits in any batch. Activations that are not to be rounded have a kernel in f32 (`exact.cu`), and so have
-//! plain floats and integers (`scalar.cu`).
+//! plain integers (`scalar.cu`). Plain floats go to tensor cores in two terms, which loses nothing that the contract asks for
+//! (`terms.cuh`), few columns (`float_few.cu`) in the same order as many (`float_many.cu`); with `--dtype f32` they take
+//! `scalar.cu`, too.
 
 mod books;
 mod exact;
 mod few;
+mod floats;
 mod input;
 mod launch;
 mod many;
@@ -28,7 +31,7 @@ use input::GROUP;
 pub(crate) use input::groups;
 pub(crate) use launch::Slots;
 pub(crate) use operand::{Finish, Operand};
-pub(crate) use sources::{BATCH, EXACT, MATMUL, MATVEC, PIECES, SCALAR};
+pub(crate) use sources::{BATCH, EXACT, FLOAT_FEW, FLOAT_MANY, MATMUL, MATVEC, PIECES, SCALAR, TERMS};
 
 /// The lowest compute capability that the kernels of packed products are written for: asynchronous copies, bfloat16 on tensor
 /// cores.
@@ -92,6 +95,7 @@ impl MatmulOps for CudaDevice {
             return MatmulKernel { name: "plain rust on the host", fast: false };
         }
         match (block_type.is_scalar(), self.exact(block_type)) {
+            (true, _) if self.in_terms(block_type) => MatmulKernel { name: "cuda two terms", fast: true },
             (true, _) => MatmulKernel { name: "cuda f32", fast: true },
             (false, true) => MatmulKernel { name: "cuda f32 x packed", fast: true },
             (false, false) => MatmulKernel { name: "cuda bf16", fast: true },

@@ -39,6 +39,10 @@ const fn matrix(
     ]
 }
 
+const fn float_few(weight: i64, aligned: i64, slots: i64) -> [(&'static str, i64); 3] {
+    [("WEIGHT", weight), ("ALIGNED", aligned), ("SLOTS", slots)]
+}
+
 const fn scalar(weight: i64, columns: i64, slots: i64) -> [(&'static str, i64); 3] {
     [("WEIGHT", weight), ("COLUMNS", columns), ("SLOTS", slots)]
 }
@@ -125,5 +129,42 @@ pub(crate) static SCALAR: Source = Source {
         scalar(27, 1, 0),
         scalar(28, 1, 0),
         scalar(30, 4, 0),
+    ],
+};
+
+pub(crate) static TERMS: Source = Source {
+    name: "terms.cu",
+    code: include_str!("terms.cu"),
+    options: &[],
+    variants: variants![[("WEIGHT", 1)], [("WEIGHT", 30)]],
+};
+
+pub(crate) static FLOAT_FEW: Source = Source {
+    name: "float_few.cu",
+    code: include_str!("float_few.cu"),
+    options: &[],
+    variants: variants![
+        float_few(0, 1, 0),
+        float_few(0, 0, 0),
+        float_few(1, 1, 0),
+        float_few(1, 0, 0),
+        float_few(30, 1, 0),
+        float_few(30, 1, 1),
+    ],
+};
+
+pub(crate) static FLOAT_MANY: Source = Source {
+    name: "float_many.cu",
+    code: include_str!("float_many.cu"),
+    options: &[],
+    variants: variants![
+        matrix(0, 128, 128, 4, 1, 0),
+        matrix(0, 128, 64, 4, 1, 0),
+        matrix(0, 64, 32, 6, 1, 0),
+        matrix(1, 128, 128, 4, 1, 0),
+        matrix(1, 128, 64, 4, 1, 1),
+        matrix(1, 64, 64, 6, 0, 0),
+        matrix(30, 128, 128, 4, 1, 0),
+        matrix(30, 64, 32, 6, 1, 0),
     ],
 };
