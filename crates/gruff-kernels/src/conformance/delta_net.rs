@@ -23,7 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(scenario.case("causal_conv", Tolerance::OfLargest(1e-6), conv));
     }
     let ragged: &[(usize, usize)] = &[(0, 5), (64, 1), (63, 2), (0, 150), (70, 60), (130, 1)];
-    for (heads, widths) in [([2, 4], [16, 16]), ([1, 1], [128, 128]), ([1, 3], [24, 20]), ([2, 2], [12, 40])]
+    for (heads, widths) in
+        [([2, 4], [16, 16]), ([1, 1], [128, 128]), ([1, 2], [48, 80]), ([1, 3], [24, 20]), ([2, 2], [12, 40])]
     {
         for rollback in [0, 5, 64] {
             let [key_heads, value_heads] = heads;

@@ -18,13 +18,13 @@
 #include "ptx.cuh"
 
 constexpr int CHUNK = 64;
-constexpr int COLUMNS = 32;
 // Tokens of a chunk that are multiplied at once.
 constexpr int BLOCK = 16;
 
-// Bytes from a row to the next in shared memory: an odd number of 16-byte words, so that eight rows meet all banks.
-constexpr int KEY_PITCH = 2 * DK + 16;
-constexpr int COLUMN_PITCH = 2 * COLUMNS + 16;
+// Bytes from a row of so many bfloat16, a multiple of 16, to the next in shared memory: an odd number of 16-byte words, so that
+// eight rows meet all banks.
+static __device__ constexpr int pitch_of(int values) { return 2 * values + 16; }
+constexpr int KEY_PITCH = pitch_of(DK);
 
 // A word of two bfloat16, and the word of what they lack, rounded likewise.
 struct Split {

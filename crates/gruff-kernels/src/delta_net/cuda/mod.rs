@@ -2,7 +2,7 @@
 //!
 //! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
 //! a chunk at a time, with the same sums in the same order: on tensor cores (`scan.cu`, `token.cu`, `chunk.cuh`), or, for
-//! heads of odd widths and cards without the shared memory, on plain units (`chunks.cu`, `delta.cu`). Rows that a step
+//! heads of odd widths and cards before 8.0, on plain units (`chunks.cu`, `delta.cu`). Rows that a step
 //! keeps are written by `keep.cu`, where the others cannot. Single tokens have all of a net between its projections in one
 //! kernel (`net.cu`).
 

@@ -10,8 +10,7 @@
 
 constexpr int WARPS = DV / 8;
 constexpr int THREADS = 32 * WARPS;
-// Bytes from a row of updates' terms to the next: an odd number of 16-byte words.
-constexpr int TERM_PITCH = 2 * DV + 16;
+constexpr int TERM_PITCH = pitch_of(DV);
 
 // Where things lie in shared memory, in floats; both terms of the updates come first.
 constexpr int FLOATS_AT = 2 * CHUNK * TERM_PITCH;

@@ -4,20 +4,36 @@
 //
 // A piece is what a step has of one chunk of one sequence. Rows of the chunk that came before the step lie in the slot.
 //
-// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16; STAGES: chunks whose keys and queries are in shared
-// memory, 2 where it is large enough.
+// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16; COLUMNS of S of a block, 32 or 16; STAGES: chunks whose keys and
+// queries are in shared memory, 2 where it is large enough. With 0 stages it has a chunk's keys only, and queries come from memory
+// to registers: `prepare` leaves them as products take them.
 
 #include "chunk.cuh"
 
 constexpr int THREADS = 256;
 constexpr int BLOCKS = CHUNK / BLOCK;
+constexpr int COLUMN_PITCH = pitch_of(COLUMNS);
+// Tiles of eight columns.
+constexpr int TILES = COLUMNS / 8;
+constexpr int STEPS = DK / 16;
+// Whether queries come through shared memory.
+constexpr bool STAGED = STAGES > 0;
+// Steps that queries are asked for ahead where they do not.
+constexpr int AHEAD = STEPS < 3 ? STEPS : 3;
 
 struct Piece {
     int sequence, chunk, first, end;
 };
 
-// Keys and queries of a piece in both terms: what `prepare` leaves, `[4][CHUNK][DK]`.
+// Keys and queries of a piece in both terms: what `prepare` leaves, `[4][CHUNK][DK]`; queries that are not staged
+// `[term][block of rows][step of 16 dimensions][lane][4 words]`.
 constexpr i64 TILE_BYTES = 4 * CHUNK * DK * 2;
+
+// The word of a fragment a that has dimension `dim`, which is even, of a row, and the one behind it.
+static __device__ __forceinline__ int fragment_word(int row, int dim) {
+    const int lane = row % 8 * 4 + dim % 8 / 2, word = row % 16 / 8 + dim % 16 / 8 * 2;
+    return ((row / 16 * STEPS + dim / 16) * 32 + lane) * 4 + word;
+}
 
 // Keys and queries of a chunk in f32, rows apart so that eight of them lie in different banks.
 constexpr int ROW = DK + 4;
@@ -42,8 +58,9 @@ static __device__ __forceinline__ void load_rows(
         to[row * ROW + dim] = a;
         to[row * ROW + dim + 1] = b;
         Split of = split(a, b);
-        *(u32 *)(tile + i * 4) = of.high;
-        *(u32 *)(tile + CHUNK * DK * 2 + i * 4) = of.low;
+        u32 *word = (u32 *)tile + (of_queries && !STAGED ? fragment_word(row, dim) : i);
+        word[0] = of.high;
+        word[CHUNK * DK / 2] = of.low;
     }
 }
 
@@ -110,20 +127,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(
 }
 
 // Where things lie in shared memory.
-constexpr int STAGE = 4 * CHUNK * KEY_PITCH;
-constexpr int STATE_AT = STAGES * STAGE;                          // [2][DK][COLUMN_PITCH]: both terms of S
+constexpr int STAGE_ROWS = (STAGED ? 4 : 2) * CHUNK;
+constexpr int STAGE = STAGE_ROWS * KEY_PITCH;
+constexpr int STATE_AT = (STAGED ? STAGES : 1) * STAGE;           // [2][DK][COLUMN_PITCH]: both terms of S
 constexpr int UPDATES_AT = STATE_AT + 2 * DK * COLUMN_PITCH;      // [2][CHUNK][COLUMN_PITCH]
 constexpr int FACTOR_PITCH = 2 * CHUNK + 16;
 constexpr int FACTORS_AT = UPDATES_AT + 2 * CHUNK * COLUMN_PITCH; // [4][CHUNK][FACTOR_PITCH]: -f, a, in both terms
 constexpr int FLOATS_AT = FACTORS_AT + 4 * CHUNK * FACTOR_PITCH;  // u in f32, then what `scan` lists
-constexpr int REST_PITCH = 40;
+constexpr int REST_PITCH = COLUMNS + 8;
 
-// Asks for the keys and queries of a piece.
+// Asks for what is staged of a piece.
 static __device__ __forceinline__ void ask(u8 *to, const u8 *tile) {
     constexpr int WORDS = DK / 8;
 #pragma unroll
-    for (int i = threadIdx.x; i < 4 * CHUNK * WORDS; i += THREADS)
+    for (int i = threadIdx.x; i < STAGE_ROWS * WORDS; i += THREADS)
         ptx::copy_16(to + i / WORDS * KEY_PITCH + i % WORDS * 16, tile + 16 * i);
+}
+
+static __device__ __forceinline__ void words_of(u32 (&to)[4], const uint4 &from) {
+    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
 }
 
 // All chunks of a sequence, one after the other: block x is an entry of the list (sequence, its first piece), y the value
@@ -166,10 +188,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
 
     // S: a warp has 16 dimensions and all columns, as products leave them.
     const bool folds = warp < DK / 16;
-    float state[4][4];
+    float state[TILES][4];
     auto state_terms_out = [&]() {
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 Split of = split(state[n][2 * h], state[n][2 * h + 1]);
@@ -181,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
     if (folds) {
         const float *border = matrix_of(first_chunk);
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int column = 8 * n + 2 * t + e % 2;
@@ -236,16 +258,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
             place(i, of_query, row, j);
             dot[i] = *(const float4 *)(piece_dots + (of_query * CHUNK + row) * CHUNK + j);
         }
-        float value[4][4];
+        float value[TILES][4];
         if (warp < BLOCKS) {
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < TILES; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int row = row0 + g + e / 2 * 8, column = first_column + 8 * n + 2 * t + e % 2;
                     const bool here = row >= first && row < end && column < DV;
                     value[n][e] = here ? values[(token0 + row) * value_token + head * value_head + column] : 0.0f;
                 }
+        }
+        // Queries that are not staged, some steps ahead.
+        uint4 query[AHEAD][2];
+        auto ask_query = [&](int step) {
+            const uint4 *from = (const uint4 *)(tile_of(index) + TILE_BYTES / 2) + ((warp - BLOCKS) * STEPS + step) * 32 + lane;
+            query[step % AHEAD][0] = from[0];
+            query[step % AHEAD][1] = from[CHUNK * DK / 8];
+        };
+        if (!STAGED && warp >= BLOCKS) {
+#pragma unroll
+            for (int step = 0; step < AHEAD; step++) ask_query(step);
         }
         ptx::copies_wait<0>();
         __syncthreads();
@@ -255,22 +288,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         }
 
         // S0^T k for the rows of warps 0 to 3, S0^T q for those of 4 to 7.
-        float c[4][4] = {}, small[4][4] = {};
+        float c[TILES][4] = {}, small[TILES][4] = {};
         {
             const u8 *at = tile + (warp / BLOCKS * 2 * CHUNK + row0 + straight) * KEY_PITCH + straight_words;
             const u8 *state_at = state_terms + straight * COLUMN_PITCH + straight_words;
-#pragma unroll 2
+#pragma unroll(STAGED ? 2 : STEPS)
             for (int dim = 0; dim < DK; dim += 16) {
-                u32 a[4], a_rest[4], b[4][2], b_rest[4][2];
-                ptx::load_matrices(a, at + 2 * dim);
-                ptx::load_matrices(a_rest, at + CHUNK * KEY_PITCH + 2 * dim);
+                u32 a[4], a_rest[4], b[TILES][2], b_rest[TILES][2];
+                if (STAGED || warp < BLOCKS) {
+                    ptx::load_matrices(a, at + 2 * dim);
+                    ptx::load_matrices(a_rest, at + CHUNK * KEY_PITCH + 2 * dim);
+                } else {
+                    const int step = dim / 16;
+                    words_of(a, query[step % AHEAD][0]);
+                    words_of(a_rest, query[step % AHEAD][1]);
+                    if (step + AHEAD < STEPS) ask_query(step + AHEAD);
+                }
 #pragma unroll
-                for (int n = 0; n < 4; n += 2) {
+                for (int n = 0; n < TILES; n += 2) {
                     load_two(b[n], b[n + 1], state_at + dim * COLUMN_PITCH + 16 * n);
                     load_two(b_rest[n], b_rest[n + 1], state_at + (DK + dim) * COLUMN_PITCH + 16 * n);
                 }
 #pragma unroll
-                for (int n = 0; n < 4; n++) multiply(c[n], small[n], a, a_rest, b[n], b_rest[n]);
+                for (int n = 0; n < TILES; n++) multiply(c[n], small[n], a, a_rest, b[n], b_rest[n]);
             }
         }
         // Factors.
@@ -298,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
             }
         }
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int row = row0 + g + e / 2 * 8;
@@ -314,26 +354,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 if (warp == block) {
                     // A column a lane.
 #pragma unroll
-                    for (int n = 0; n < 4; n++)
+                    for (int n = 0; n < TILES; n++)
 #pragma unroll
                         for (int h = 0; h < 2; h++)
                             *(float2 *)(rest + (g + 8 * h) * REST_PITCH + 8 * n + 2 * t) =
                                 make_float2(c[n][2 * h], c[n][2 * h + 1]);
                     __syncwarp();
-                    float left[BLOCK];
+                    if (COLUMNS == 32 || lane < COLUMNS) {
+                        float left[BLOCK];
 #pragma unroll
-                    for (int i = 0; i < BLOCK; i++) left[i] = rest[i * REST_PITCH + lane];
+                        for (int i = 0; i < BLOCK; i++) left[i] = rest[i * REST_PITCH + lane];
 #pragma unroll
-                    for (int j = 0; j < BLOCK; j++) {
-                        const int row = BLOCK * block + j;
-                        const float u = row < first ? updates[row * COLUMNS + lane] : __fmul_rn(beta_of[row], left[j]);
-                        const Split of = split(u, 0.0f);
-                        updates[row * COLUMNS + lane] = u;
-                        u8 *to = update_terms + row * COLUMN_PITCH + 2 * lane;
-                        *(u16 *)to = (u16)of.high;
-                        *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
+                        for (int j = 0; j < BLOCK; j++) {
+                            const int row = BLOCK * block + j;
+                            const float u = row < first ? updates[row * COLUMNS + lane] : __fmul_rn(beta_of[row], left[j]);
+                            const Split of = split(u, 0.0f);
+                            updates[row * COLUMNS + lane] = u;
+                            u8 *to = update_terms + row * COLUMN_PITCH + 2 * lane;
+                            *(u16 *)to = (u16)of.high;
+                            *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
 #pragma unroll
-                        for (int i = j + 1; i < BLOCK; i++) left[i] = fmaf(-diagonal[row * BLOCK + i], u, left[i]);
+                            for (int i = j + 1; i < BLOCK; i++) left[i] = fmaf(-diagonal[row * BLOCK + i], u, left[i]);
+                        }
                     }
                 }
                 __syncthreads();
@@ -346,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 ptx::load_matrices(a_rest, at + CHUNK * FACTOR_PITCH);
                 const u8 *from = update_terms + (BLOCK * block + straight) * COLUMN_PITCH + straight_words;
 #pragma unroll
-                for (int n = 0; n < 4; n += 2) {
+                for (int n = 0; n < TILES; n += 2) {
                     u32 b[2][2], b_rest[2][2];
                     load_two(b[0], b[1], from + 16 * n);
                     load_two(b_rest[0], b_rest[1], from + CHUNK * COLUMN_PITCH + 16 * n);
@@ -357,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         }
         if (warp >= BLOCKS) {
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < TILES; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int row = row0 + g + e / 2 * 8, column = first_column + 8 * n + 2 * t + e % 2;
@@ -389,7 +431,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         }
         __syncthreads();
         if (folds) {
-            float folded[4][4] = {};
+            float folded[TILES][4] = {};
             const u8 *at = tile + turned_row * KEY_PITCH + turned_words + 2 * 16 * warp;
             const u8 *from = weighed + straight * COLUMN_PITCH + straight_words;
 #pragma unroll
@@ -398,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 ptx::load_matrices_turned(a, at + BLOCK * block * KEY_PITCH);
                 ptx::load_matrices_turned(a_rest, at + (CHUNK + BLOCK * block) * KEY_PITCH);
 #pragma unroll
-                for (int n = 0; n < 4; n += 2) {
+                for (int n = 0; n < TILES; n += 2) {
                     u32 b[2][2], b_rest[2][2];
                     load_two(b[0], b[1], from + BLOCK * block * COLUMN_PITCH + 16 * n);
                     load_two(b_rest[0], b_rest[1], from + (CHUNK + BLOCK * block) * COLUMN_PITCH + 16 * n);
@@ -410,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
             const bool kept = index + 1 + matrices > (past + len) / CHUNK;
             float *next = matrix_of(index + 1);
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < TILES; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int column = 8 * n + 2 * t + e % 2;
@@ -419,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 }
             state_terms_out();
         }
-        if (STAGES == 1 && index < last_chunk) {
+        if (STAGES < 2 && index < last_chunk) {
             __syncthreads();
             ask(shared, tile_of(index + 1));
             ptx::copies_made();

@@ -14,9 +14,11 @@ pub(crate) static SCAN: Source = Source {
     code: include_str!("scan.cu"),
     options: &[],
     variants: &[
-        &[("DK", 128), ("DV", 128), ("STAGES", 2)],
-        &[("DK", 128), ("DV", 128), ("STAGES", 1)],
-        &[("DK", 16), ("DV", 48), ("STAGES", 2)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 2)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 1)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 16), ("STAGES", 0)],
+        &[("DK", 16), ("DV", 48), ("COLUMNS", 32), ("STAGES", 2)],
+        &[("DK", 16), ("DV", 48), ("COLUMNS", 16), ("STAGES", 0)],
     ],
 };
 
@@ -34,8 +36,6 @@ const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 const SCAN_THREADS: usize = 256;
 const TOKEN_THREADS: usize = 128;
 const BLOCK: usize = 16;
-/// Bytes of a row of columns in shared memory.
-const COLUMN_PITCH: usize = 2 * COLUMNS + 16;
 
 /// The sequences of a step that one kernel takes.
 #[derive(Clone, Copy, PartialEq)]
@@ -50,15 +50,45 @@ impl Which {
     }
 }
 
-/// Bytes of shared memory that `scan` takes with so many chunks of keys and queries.
-fn scan_bytes(shape: &StateShape, stages: usize) -> usize {
-    let tiles = stages * 4 * CHUNK * (2 * shape.key_dim + 16);
-    let terms = 2 * (shape.key_dim + CHUNK) * COLUMN_PITCH + 4 * CHUNK * (2 * CHUNK + 16);
-    tiles + terms + 4 * (CHUNK * (COLUMNS + BLOCK + 3) + BLOCK * 40)
+/// What a block of `scan` has of a chunk.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Columns of S.
+    columns: usize,
+    /// Chunks whose keys and queries are in shared memory; 0: keys of one, and queries come from memory to registers.
+    stages: usize,
+}
+
+impl Form {
+    /// In the order of what they cost.
+    const ALL: [Self; 3] =
+        [Self { columns: 32, stages: 2 }, Self { columns: 32, stages: 1 }, Self { columns: 16, stages: 0 }];
+
+    /// The first that the card's shared memory holds.
+    fn fitting(shape: &StateShape, shared: usize) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.shared_bytes(shape) <= shared)
+    }
+
+    fn shared_bytes(self, shape: &StateShape) -> usize {
+        let staged = if self.stages == 0 { 2 } else { 4 * self.stages };
+        let keys = staged * CHUNK * pitch_of(shape.key_dim);
+        let terms = 2 * (shape.key_dim + CHUNK) * pitch_of(self.columns);
+        let factors = 4 * CHUNK * pitch_of(CHUNK);
+        keys + terms + factors + 4 * (CHUNK * (self.columns + BLOCK + 3) + BLOCK * (self.columns + 8))
+    }
+}
+
+/// Bytes of a row of so many bfloat16 in shared memory.
+fn pitch_of(values: usize) -> usize {
+    2 * values + 16
+}
+
+fn prepare_bytes(shape: &StateShape) -> usize {
+    4 * 2 * CHUNK * (shape.key_dim + 4)
 }
 
 fn token_bytes(shape: &StateShape) -> usize {
-    2 * CHUNK * COLUMN_PITCH + 4 * (CHUNK * (shape.key_dim + 4 + COLUMNS + 3) + 2 * shape.key_dim)
+    2 * CHUNK * pitch_of(COLUMNS) + 4 * (CHUNK * (shape.key_dim + 4 + COLUMNS + 3) + 2 * shape.key_dim)
 }
 
 impl CudaDevice {
@@ -68,7 +98,8 @@ impl CudaDevice {
             && shape.key_dim.is_multiple_of(16)
             && shape.value_dim.is_multiple_of(16)
             && shape.key_dim <= 128
-            && scan_bytes(shape, 1) <= self.card().shared_bytes
+            && Form::fitting(shape, self.card().shared_bytes).is_some()
+            && prepare_bytes(shape).max(token_bytes(shape)) <= self.card().shared_bytes
             && !self.lacks(Without::DeltaNet)
     }
 
@@ -156,9 +187,10 @@ impl CudaDevice {
         let plan =
             tables.plan(self, ("delta chunks", [0; 4]), 4, || (pieces(step, |s| Which::Many.has(s)), 0))?;
         let DeltaInputs { queries, keys, values, decay, beta } = *inputs;
-        let stages = if scan_bytes(&shape, 2) <= self.card().shared_bytes { 2 } else { 1 };
+        // Who comes here has one that fits (`has_tensor_delta`).
+        let form = Form::fitting(&shape, self.card().shared_bytes).unwrap_or(Form::ALL[2]);
         let [key_dim, value_dim] = super::defines(layer);
-        let defines = [key_dim, value_dim, ("STAGES", stages as i64)];
+        let defines = [key_dim, value_dim, ("COLUMNS", form.columns as i64), ("STAGES", form.stages as i64)];
         let parts = plan.count * shape.key_heads;
         let dots = self.temporary(4 * parts * 2 * CHUNK * CHUNK)?;
         let tiles = self.temporary(2 * parts * 4 * CHUNK * shape.key_dim)?;
@@ -166,7 +198,7 @@ impl CudaDevice {
         self.launch(&SCAN, &defines, "prepare")?
             .grid([plan.count, shape.key_heads, 1])
             .block(SCAN_THREADS)
-            .shared(4 * 2 * CHUNK * (shape.key_dim + 4))
+            .shared(prepare_bytes(&shape))
             .heads_of(queries)
             .heads_of(keys)
             .rows_of(decay)
@@ -182,9 +214,9 @@ impl CudaDevice {
             .arg(rows as i32)
             .run()?;
         self.launch(&SCAN, &defines, "scan")?
-            .grid([entries, shape.value_heads, shape.value_dim.div_ceil(COLUMNS)])
+            .grid([entries, shape.value_heads, shape.value_dim.div_ceil(form.columns)])
             .block(SCAN_THREADS)
-            .shared(scan_bytes(&shape, stages))
+            .shared(form.shared_bytes(&shape))
             .heads_of(values)
             .rows_of(beta)
             .heads_of(out)

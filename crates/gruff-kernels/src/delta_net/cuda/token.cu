@@ -7,6 +7,9 @@
 #include "row.cuh"
 
 constexpr int THREADS = 128;
+// Columns of S of a block.
+constexpr int COLUMNS = 32;
+constexpr int COLUMN_PITCH = pitch_of(COLUMNS);
 
 // Where things lie in shared memory, in floats; both terms of the updates come first.
 constexpr int FLOATS_AT = 2 * CHUNK * COLUMN_PITCH;
