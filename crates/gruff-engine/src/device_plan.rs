@@ -27,6 +27,8 @@ pub struct DevicePlan {
     pub recordings: u64,
     /// What the device says is available, where it says so.
     pub available: Option<u64>,
+    /// Whether all of that may be used, since it was asked for or found out: nothing of it need stay free.
+    pub capped: bool,
 }
 
 impl DevicePlan {
@@ -36,8 +38,9 @@ impl DevicePlan {
         [weights, kv, state, snapshots, scratch, recordings].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Whether it fits, with so many bytes left for the system.
+    /// Whether it fits, with so many bytes left for the system where they are to be.
     pub(crate) fn fits(&self, headroom: u64) -> bool {
+        let headroom = if self.capped { 0 } else { headroom };
         self.available.is_none_or(|available| self.total().saturating_add(headroom) <= available)
     }
 }
@@ -66,8 +69,8 @@ pub(crate) struct Planned<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) parts: &'a PartBytes,
     pub(crate) placement: &'a Placement,
-    /// What each of the placement's devices can give.
-    pub(crate) available: Vec<Option<u64>>,
+    /// What each of the placement's devices can give, and whether that is what may be used.
+    pub(crate) available: Vec<(Option<u64>, bool)>,
 }
 
 impl<'a> Planned<'a> {
@@ -78,18 +81,23 @@ impl<'a> Planned<'a> {
         options: &EngineOptions,
     ) -> Self {
         let devices = placement.devices(config.num_hidden_layers);
-        let asked = options.memory;
         let available = match devices.as_slice() {
-            [only] if only.free_bytes().is_none() => vec![asked.or_else(|| available_on(only))],
+            [only] if only.free_bytes().is_none() => {
+                let most = options.most_on(only);
+                vec![(most.or_else(|| available_on(only)), most.is_some())]
+            }
             // Of cards, and of each of several devices, no more than there is.
-            several => several.iter().map(|device| at_most(available_on(device), asked)).collect(),
+            several => several
+                .iter()
+                .map(|device| (usable_on(device, options), options.most_on(device).is_some()))
+                .collect(),
         };
         Self { config, parts, placement, available }
     }
 
     /// What all devices together can give.
     pub(crate) fn all_available(&self) -> Option<u64> {
-        self.available.iter().try_fold(0_u64, |sum, own| Some(sum.saturating_add((*own)?)))
+        self.available.iter().try_fold(0_u64, |sum, (own, _)| Some(sum.saturating_add((*own)?)))
     }
 
     /// Each device's part of `plan`.
@@ -111,6 +119,7 @@ impl<'a> Planned<'a> {
                 sum.checked_add(cache.state_bytes(options.rollback, options.max_sequences)?)
             });
             let head = placement.head().same(device);
+            let (available, capped) = self.available.get(index).copied().unwrap_or_default();
             DevicePlan {
                 device: device.name().to_owned(),
                 weights: if only { config.weight_bytes } else { self.parts.on(placement, device) },
@@ -119,16 +128,17 @@ impl<'a> Planned<'a> {
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
                 scratch: scratch_bytes(config, options, head),
                 recordings: if only { recording_bytes(device, config, options) } else { 0 },
-                available: self.available.get(index).copied().flatten(),
+                available,
+                capped,
             }
         };
         devices.iter().enumerate().map(part).collect()
     }
 }
 
-/// What was found, or less where less is asked for, which leaves nothing to the system by itself.
-fn at_most(found: Option<u64>, most: Option<u64>) -> Option<u64> {
-    match (found, most) {
+/// What a device can give, or less where less may be used, which leaves nothing to the system by itself.
+pub(crate) fn usable_on(device: &Device, options: &EngineOptions) -> Option<u64> {
+    match (available_on(device), options.most_on(device)) {
         (Some(found), Some(most)) => Some(found.saturating_sub(HEADROOM).min(most)),
         (found, most) => found.or(most),
     }
@@ -136,7 +146,7 @@ fn at_most(found: Option<u64>, most: Option<u64>) -> Option<u64> {
 
 /// Bytes that the device can give a model, the weights that it holds already included; of devices that compute in the
 /// system's memory, what the system can give.
-pub(crate) fn available_on(device: &Device) -> Option<u64> {
+fn available_on(device: &Device) -> Option<u64> {
     match device.free_bytes() {
         Some(free) => Some((free + device.allocated_bytes()) as u64),
         None => available_memory(),

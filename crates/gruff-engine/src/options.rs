@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gruff_kernels::{CHUNK, KvDtype};
+use gruff_kernels::{CHUNK, Device, KvDtype};
 
 use crate::Context;
 use crate::scheduler::Budget;
@@ -56,6 +56,8 @@ pub struct EngineOptions {
     pub prefix_cache_folder: Option<PrefixCacheFolder>,
     /// Memory that may be used, in bytes; `None` for what the system has available.
     pub memory: Option<u64>,
+    /// Bytes that devices give at most, by their names, whatever they say is free: what was found out when weights were copied.
+    pub device_memory: Vec<(String, u64)>,
     /// Whether a step may begin before the tokens of the one before are read from the device, which go from one to the
     /// other there; they are told of a step later. Answers are the same. `None` for where it pays: on devices that run
     /// behind their callers. Requests for which the host has to know a token before the next one (grammars, penalties,
@@ -76,12 +78,19 @@ impl Default for EngineOptions {
             prefix_cache: None,
             prefix_cache_folder: None,
             memory: None,
+            device_memory: Vec::new(),
             late_ids: None,
         }
     }
 }
 
 impl EngineOptions {
+    /// Bytes that may be used of a device, where that is known from elsewhere than the device.
+    pub(crate) fn most_on(&self, device: &Device) -> Option<u64> {
+        let found = self.device_memory.iter().filter(|(name, _)| name == device.name());
+        found.map(|(_, bytes)| *bytes).chain(self.memory).min()
+    }
+
     /// What a step may have, for a model with so many tokens in its vocabulary.
     pub(crate) fn budget(&self, vocabulary: usize) -> Budget {
         let scored = (SCORES / (4 * vocabulary.max(1))).clamp(1, self.step_tokens);

@@ -4,7 +4,7 @@
 use gruff_kernels::Device;
 use gruff_models::{Model, ModelConfig, PartBytes, Placement};
 
-use crate::device_plan::{Planned, available_on};
+use crate::device_plan::{Planned, usable_on};
 use crate::error::refuse;
 use crate::plan::Bytes;
 use crate::{Context, EngineOptions, MemoryPlan, Result};
@@ -36,22 +36,33 @@ pub struct Chosen {
 /// What is divided, and among whom.
 struct Divided<'a> {
     config: &'a ModelConfig,
-    parts: PartBytes,
-    cards: &'a [Device],
+    parts: &'a PartBytes,
+    cards: Vec<Device>,
     cpu: Option<&'a Device>,
     shares: Vec<f64>,
     options: &'a EngineOptions,
 }
 
-/// Whether a whole model fits on a device, with a context that is worth having: it may then be placed there without a look
-/// at other devices.
-pub fn fits_on(model: &dyn Model, device: &Device, options: &EngineOptions) -> bool {
-    let parts = PartBytes::of(model);
-    let (config, cards, shares) = (model.config(), std::slice::from_ref(device), vec![1.0]);
-    Divided { config, parts, cards, cpu: None, shares, options }.fits(&Placement::on(device))
+/// Whether a model, divided as asked for between one card and the CPU, fits with a context that is worth having: it may then be
+/// placed so without a look at other cards.
+pub fn fits_on(
+    model: &dyn Model,
+    card: &Device,
+    cpu: &Device,
+    division: &Division,
+    options: &EngineOptions,
+) -> bool {
+    let Division { gpu_layers, cpu_moe, shares } = division;
+    let (config, parts) = (model.config(), &PartBytes::of(model));
+    let cards = vec![card.clone()];
+    let divided = Divided { config, parts, cards, cpu: Some(cpu), shares: vec![1.0], options };
+    let placement = divided.split(gpu_layers.unwrap_or(config.num_hidden_layers + 1), cpu_moe.unwrap_or(0));
+    // Who says what each card gets wants all of them.
+    shares.is_empty() && divided.fits(&placement)
 }
 
-/// Divides a model, which may have been loaded anywhere, between cards and, where there is one to go to, the CPU.
+/// Divides a model, which may have been loaded anywhere, between cards and, where there is one to go to, the CPU. Beside the CPU as
+/// few cards are used as have room, unless `division` gives shares; without it, all of them.
 ///
 /// # Errors
 /// [`Error::Request`](crate::Error::Request) for a division that the model or the devices do not have, [`Error::Memory`](crate::Error::Memory) when nothing fits.
@@ -70,38 +81,37 @@ pub fn place(
             None => refuse("device", "there is no device to place a model on"),
         };
     }
-    let parts = PartBytes::of(model);
-    division.check(&parts, layers, cards.len(), cpu.is_some())?;
+    let parts = &PartBytes::of(model);
+    division.check(parts, layers, cards.len(), cpu.is_some())?;
     let shares = match division.shares.as_slice() {
-        [] => cards.iter().map(|card| available_on(card).map_or(1.0, |bytes| bytes as f64)).collect(),
+        [] => cards.iter().map(|card| usable_on(card, options).map_or(1.0, |bytes| bytes as f64)).collect(),
         given => given.to_vec(),
     };
-    let divided = Divided { config, parts, cards, cpu, shares, options };
-    if division.gpu_layers.is_some() || division.cpu_moe.is_some() {
-        let (on_cards, experts) = (division.gpu_layers.unwrap_or(layers + 1), division.cpu_moe.unwrap_or(0));
+    let divided = Divided { config, parts, cards: cards.to_vec(), cpu, shares, options };
+    let asked = division.gpu_layers.is_some() || division.cpu_moe.is_some();
+    let (on_cards, experts) = (division.gpu_layers.unwrap_or(layers + 1), division.cpu_moe.unwrap_or(0));
+    // Whoever names several cards and nothing else, or says what each of them gets, wants all of them used.
+    let least = if cpu.is_none() || !division.shares.is_empty() { cards.len() } else { 1 };
+    for some in (least..=cards.len()).flat_map(|count| divided.on_some(count)) {
+        let placement = some.split(on_cards, experts);
+        if some.fits(&placement) {
+            let reason = match some.cards.len() {
+                _ if asked => "as it was asked for".to_owned(),
+                1 => "the whole model fits".to_owned(),
+                count if count < cards.len() => {
+                    format!("it is split between {count} of {} cards", cards.len())
+                }
+                count => format!("it is split between {count} cards"),
+            };
+            return Ok(Chosen { placement, reason });
+        }
+    }
+    if asked || cpu.is_none() {
+        // The plan's own words, or a shorter context than one would like.
         let placement = divided.split(on_cards, experts);
         divided.plan(&placement)?;
-        return Ok(Chosen { placement, reason: "as it was asked for".to_owned() });
-    }
-    // Whoever names several cards and nothing else wants all of them used.
-    let one_will_do = cards.len() == 1 || cpu.is_some();
-    if division.shares.is_empty() && one_will_do {
-        let placed = cards.iter().map(Placement::on).find(|placement| divided.fits(placement));
-        if let Some(placement) = placed {
-            return Ok(Chosen { placement, reason: "the whole model fits".to_owned() });
-        }
-    }
-    if cards.len() > 1 {
-        let placement = divided.split(layers + 1, 0);
-        if divided.fits(&placement) {
-            return Ok(Chosen { placement, reason: format!("it is split between {} cards", cards.len()) });
-        }
-    }
-    if cpu.is_none() {
-        // The plan's own words, or a shorter context than one would like.
-        let placement = divided.split(layers + 1, 0);
-        divided.plan(&placement)?;
-        return Ok(Chosen { placement, reason: "it fits with a short context".to_owned() });
+        let reason = if asked { "as it was asked for" } else { "it fits with a short context" };
+        return Ok(Chosen { placement, reason: reason.to_owned() });
     }
     divided.beside_cpu()
 }
@@ -110,7 +120,10 @@ impl Division {
     fn check(&self, parts: &PartBytes, layers: usize, cards: usize, cpu: bool) -> Result<()> {
         let sound = |share: &f64| share.is_finite() && *share >= 0.0;
         if !self.shares.is_empty() && (self.shares.len() != cards || !self.shares.iter().all(sound)) {
-            let found = format!("{} shares for {cards} cards", self.shares.len());
+            let found = match cards {
+                1 => format!("{} shares for one card", self.shares.len()),
+                _ => format!("{} shares for {cards} cards", self.shares.len()),
+            };
             return refuse("tensor_split", format!("{found}; give each card one, a number not below 0"));
         }
         if !self.shares.is_empty() && self.shares.iter().sum::<f64>() <= 0.0 {
@@ -130,9 +143,26 @@ impl Division {
     }
 }
 
-impl Divided<'_> {
+impl<'a> Divided<'a> {
+    /// The same among so many of the cards: each alone in turn, or those with the largest shares.
+    fn on_some(&self, count: usize) -> Vec<Divided<'a>> {
+        let among = |mut chosen: Vec<usize>| {
+            chosen.sort_unstable();
+            let cards = chosen.iter().map(|index| self.cards[*index].clone()).collect();
+            let shares = chosen.iter().map(|index| self.shares[*index]).collect();
+            Divided { cards, shares, ..*self }
+        };
+        let mut order: Vec<usize> = (0..self.cards.len()).collect();
+        if count == 1 {
+            return order.into_iter().map(|index| among(vec![index])).collect();
+        }
+        order.sort_by(|a, b| self.shares[*b].total_cmp(&self.shares[*a]));
+        order.truncate(count);
+        vec![among(order)]
+    }
+
     fn plan(&self, placement: &Placement) -> Result<MemoryPlan> {
-        MemoryPlan::of(&Planned::new(self.config, &self.parts, placement, self.options), self.options)
+        MemoryPlan::of(&Planned::new(self.config, self.parts, placement, self.options), self.options)
     }
 
     /// Whether it fits with a context that is worth having.
@@ -146,7 +176,7 @@ impl Divided<'_> {
     fn beside_cpu(&self) -> Result<Chosen> {
         let layers = self.config.num_hidden_layers;
         let sparse = self.parts.is_sparse();
-        let own = |card| Some(available_on(card)?.min(self.options.memory.unwrap_or(u64::MAX)));
+        let own = |card| usable_on(card, self.options);
         let all = self.cards.iter().map(own).try_fold(0_u64, |sum, bytes| Some(sum.saturating_add(bytes?)));
         let room = all.map_or(String::new(), |bytes| format!(" into {}", Bytes(bytes)));
         for experts in (1..=layers).filter(|_| sparse) {

@@ -111,7 +111,10 @@ fn cards_share_layers_by_what_they_have_or_are_given() {
     let split = |division: &Division, mib: f64| -> Chosen {
         place(&model, &cards, Some(&cpu), division, &options(mib)).unwrap()
     };
-    assert!(fits_on(&model, &cards[0], &options(14.0)) && !fits_on(&model, &cards[0], &options(9.0)));
+    let alone = |division: &Division, mib| fits_on(&model, &cards[0], &cpu, division, &options(mib));
+    assert!(alone(&Division::default(), 14.0) && !alone(&Division::default(), 9.0));
+    assert!(alone(&Division { gpu_layers: Some(4), ..Division::default() }, 9.0), "half of it");
+    assert!(!alone(&Division { shares: vec![1.0, 1.0], ..Division::default() }, 14.0), "both are wanted");
     let one = split(&Division::default(), 14.0);
     assert!(!one.placement.is_split(), "it fits on one: {}", one.reason);
     let two = split(&Division::default(), 9.0);
@@ -124,6 +127,33 @@ fn cards_share_layers_by_what_they_have_or_are_given() {
     assert!(layers[0] > layers[1] && layers[0] + layers[1] == LAYERS, "{layers:?}");
     let none = split(&Division { shares: vec![0.0, 1.0], ..Division::default() }, 14.0);
     assert_eq!(counts(&none.placement, &[&cards[0], &cards[1], &cpu]).0, [0, LAYERS, 0]);
+}
+
+#[test]
+fn as_few_cards_are_used_as_have_room() {
+    let (cards, cpu) = ([reference(), reference(), reference()], cpu());
+    let used = |sparse: bool, division: &Division, host: Option<&Device>, mib: f64| {
+        let chosen = place(&paper(sparse), &cards, host, division, &options(mib)).unwrap();
+        let on = |card: &&Device| chosen.placement.devices(LAYERS).iter().any(|device| device.same(card));
+        (cards.iter().filter(on).count(), chosen.reason)
+    };
+    let layers = |count| Division { gpu_layers: Some(count), ..Division::default() };
+    // Four layers and the head are 6 MiB; all with both ends 12, 44 with experts.
+    assert_eq!(used(false, &layers(5), Some(&cpu), 8.0).0, 1);
+    assert_eq!(used(false, &layers(9), Some(&cpu), 14.0).0, 1);
+    assert_eq!(used(false, &layers(9), Some(&cpu), 8.5).0, 2);
+    assert_eq!(used(false, &layers(9), None, 14.0).0, 3, "cards that are named alone are all used");
+    let experts = Division { cpu_moe: Some(LAYERS), ..Division::default() };
+    assert_eq!(used(true, &experts, Some(&cpu), 100.0).0, 1);
+    assert_eq!(used(true, &Division { cpu_moe: Some(2), ..Division::default() }, Some(&cpu), 25.0).0, 2);
+    let (count, reason) = used(true, &Division::default(), Some(&cpu), 25.0);
+    assert_eq!((count, reason.contains("2 of 3 cards")), (2, true), "{reason}");
+    let shares = Division { shares: vec![1.0, 1.0, 1.0], ..Division::default() };
+    assert_eq!(used(false, &shares, Some(&cpu), 100.0).0, 3, "who gives shares wants all");
+    // A share for the only card says nothing new: the whole model is on it.
+    let one = Division { shares: vec![2.0], ..Division::default() };
+    let chosen = place(&paper(true), &cards[..1], Some(&cpu), &one, &options(100.0)).unwrap();
+    assert!(!chosen.placement.is_split() && chosen.placement.head().same(&cards[0]), "{}", chosen.reason);
 }
 
 #[test]
@@ -159,6 +189,28 @@ fn what_is_asked_for_is_done_or_refused() {
             &["tensor_split"],
         );
     }
+}
+
+#[test]
+fn a_card_that_gives_less_than_it_says_gets_less() {
+    let (cards, cpu) = ([reference(), reference()], cpu());
+    // Of one card only 25 MiB could be had, whatever it says.
+    let name = cards[0].name().to_owned();
+    let limited = EngineOptions { device_memory: vec![(name, 25 << 20)], ..options(100.0) };
+    let chosen = |options: &EngineOptions| {
+        place(&paper(true), &cards[..1], Some(&cpu), &Division::default(), options).unwrap()
+    };
+    assert!(!chosen(&options(100.0)).placement.is_split());
+    let Chosen { placement, reason } = chosen(&limited);
+    assert_eq!(counts(&placement, &[&cards[0], &cpu]), (vec![LAYERS, 0], 5), "{reason}");
+    assert!(reason.contains("25.0 MiB"), "{reason}");
+    // All of that may be used, also where something has to stay free of other devices.
+    let free = EngineOptions { memory: None, ..limited.clone() };
+    assert_eq!(counts(&chosen(&free).placement, &[&cards[0], &cpu]).1, 5);
+    let plan = MemoryPlan::placed(&paper(true), &placement, &limited).unwrap();
+    assert_eq!(plan.devices[0].available, Some(25 << 20));
+    let refused = place(&paper(true), &cards[..1], None, &Division::default(), &limited).unwrap_err();
+    assert!(refused.to_string().contains("25.0 MiB available"), "{refused}");
 }
 
 #[test]

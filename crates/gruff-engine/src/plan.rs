@@ -192,6 +192,7 @@ impl MemoryPlan {
     }
 
     fn refusal(&self, headroom: u64) -> String {
+        let headroom = if self.devices.iter().all(|device| device.capped) { 0 } else { headroom };
         let free = match (headroom, self.devices.len()) {
             (0, _) => String::new(),
             (bytes, ..=1) => format!(", {} of which stay free for the system", Bytes(bytes)),

@@ -15,7 +15,7 @@ use gruff_models::{
 use gruff_text::Tokenizer;
 
 use crate::constraint::Grammars;
-use crate::placement::Placed;
+use crate::placement::Loaded;
 use crate::{Checkpoint, Error, FromCheckpoint, GenerationConfig, LoadOptions, Pretrained, Result};
 
 /// Prompts of one batch that go through the model together at most.
@@ -336,8 +336,8 @@ impl Drop for Held<'_> {
 
 impl FromCheckpoint for AutoModelForCausalLM {
     fn from_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self> {
-        let Placed { placement, reason } = options.place(checkpoint.gguf())?;
-        let model: Arc<dyn Model> = Arc::from(gruff_models::load_placed(checkpoint.gguf(), &placement)?);
+        let Loaded { model, reason, engine } = options.load(checkpoint.gguf())?;
+        let model: Arc<dyn Model> = Arc::from(model);
         let device = model.device().clone();
         model.set_attn_implementation(options.attn_implementation);
         let metadata = checkpoint.gguf().metadata();
@@ -370,7 +370,7 @@ impl FromCheckpoint for AutoModelForCausalLM {
             engine: Mutex::new(None),
             holder: Mutex::new(None),
             clear: AtomicBool::new(false),
-            options: options.engine(),
+            options: engine,
             generation_config,
             end_tokens,
             tokenizer,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gruff_engine::{Division, MemoryPlan, fits_on, place};
+use gruff_engine::{Division, EngineOptions, MemoryPlan, fits_on, place};
 use gruff_gguf::Gguf;
 use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, Without, cuda};
 use gruff_models::{Model, Placement};
@@ -17,6 +17,15 @@ pub struct Placed {
     pub placement: Placement,
     /// Why, for people.
     pub reason: String,
+}
+
+/// A model whose weights are where they are to be.
+pub(crate) struct Loaded {
+    pub(crate) model: Box<dyn Model>,
+    /// Why they are there, for people.
+    pub(crate) reason: String,
+    /// What an engine for it is made with.
+    pub(crate) engine: EngineOptions,
 }
 
 /// Cards to choose from, or why there is none.
@@ -34,8 +43,55 @@ impl LoadOptions {
     /// [`Error::Option`] for devices that there are not or that do not go together, [`Error::Kernel`] for a card that
     /// cannot be used, [`Error::Engine`] with the sum spelled out when the model does not fit.
     pub fn place(&self, gguf: &Gguf) -> Result<Placed> {
+        self.place_for(gguf, &self.engine())
+    }
+
+    /// The model, with its weights where these options put them. A card that has no room for weights that it seemed to have room
+    /// for is believed no more: once, they are placed anew, with what it did give.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place), and what loading says.
+    pub(crate) fn load(&self, gguf: &Gguf) -> Result<Loaded> {
+        let mut engine = self.engine();
+        let placed = self.place_for(gguf, &engine)?;
+        let fault = match gruff_models::load_placed(gguf, &placed.placement) {
+            Ok(model) => return Ok(Loaded { model, reason: placed.reason, engine }),
+            Err(fault) => fault,
+        };
+        let Some((device, bytes)) = self.gave(gguf, &placed, &fault)? else { return Err(fault.into()) };
+        // Its memory is given back before any is asked for again.
+        drop(placed);
+        let gave = format!("{device} gave no more than {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        engine.device_memory.push((device, bytes));
+        let Placed { placement, reason } = self
+            .place_for(gguf, &engine)
+            .map_err(|error| Error::Option(format!("{fault}; since {gave}: {error}")))?;
+        tracing::warn!("{gave} for weights, which is less than it said; parts of the model are elsewhere");
+        let model = gruff_models::load_placed(gguf, &placement)?;
+        Ok(Loaded { model, reason: format!("{reason}; {gave}"), engine })
+    }
+
+    /// The name of the card that a fault says has no memory left, and the bytes of weights that it had taken.
+    fn gave(
+        &self,
+        gguf: &Gguf,
+        placed: &Placed,
+        fault: &gruff_models::Error,
+    ) -> Result<Option<(String, u64)>> {
+        let gruff_models::Error::Kernel(gruff_kernels::Error::OutOfMemory { device: name, .. }) = fault
+        else {
+            return Ok(None);
+        };
+        let layers = self.paper(gguf, &mut None)?.config().num_hidden_layers;
+        let devices = placed.placement.devices(layers);
+        let short = devices.iter().find(|device| device.name() == name && device.free_bytes().is_some());
+        Ok(short.map(|device| (name.clone(), device.peak_bytes() as u64)))
+    }
+
+    /// See [`place`](Self::place), for such an engine.
+    fn place_for(&self, gguf: &Gguf, engine: &EngineOptions) -> Result<Placed> {
         if !self.device_map.is_empty() {
-            return self.place_by_map(gguf);
+            return self.place_by_map(gguf, engine);
         }
         let division = Division {
             gpu_layers: self.gpu_layers,
@@ -48,17 +104,18 @@ impl LoadOptions {
         let (cards, cpu) = match asked {
             "auto" => {
                 // Opening a card takes a while: the others are left alone where the first has room.
-                let whole = |card: &Device| {
-                    division == Division::default()
-                        && self
-                            .paper(gguf, &mut paper)
-                            .is_ok_and(|paper| fits_on(paper, card, &self.engine()))
+                let host = self.cpu()?;
+                let alone = |card: &Device| {
+                    self.paper(gguf, &mut paper)
+                        .is_ok_and(|paper| fits_on(paper, card, &host, &division, engine))
                 };
-                let Cards { devices, fault, faulty } = self.usable_cards(whole);
+                let Cards { devices, fault, faulty } = self.usable_cards(alone);
                 if devices.is_empty() {
-                    if division.gpu_layers.unwrap_or(0) > 0 || division.cpu_moe.is_some() {
+                    let Division { gpu_layers, cpu_moe, shares } = &division;
+                    if gpu_layers.unwrap_or(0) > 0 || cpu_moe.is_some() || !shares.is_empty() {
                         return Err(Error::Option(format!(
-                            "there is no card to place a part of the model on: {fault}"
+                            "there is no card to place a part of the model on: {fault}; leave --gpu-layers, --n-cpu-moe, \
+                             --cpu-moe and --tensor-split out"
                         )));
                     }
                     if faulty {
@@ -88,7 +145,7 @@ impl LoadOptions {
             }
         };
         let host = cpu.then(|| self.cpu()).transpose()?;
-        let chosen = place(self.paper(gguf, &mut paper)?, &cards, host.as_ref(), &division, &self.engine())?;
+        let chosen = place(self.paper(gguf, &mut paper)?, &cards, host.as_ref(), &division, engine)?;
         let told = if asked == "auto" { chosen.reason } else { format!("{asked}: {}", chosen.reason) };
         Ok(Placed { placement: chosen.placement, reason: told })
     }
@@ -178,7 +235,7 @@ impl LoadOptions {
     }
 
     /// Each part where the map says: the entry that names it, or the longest that it begins with.
-    fn place_by_map(&self, gguf: &Gguf) -> Result<Placed> {
+    fn place_by_map(&self, gguf: &Gguf, engine: &EngineOptions) -> Result<Placed> {
         let paper = gruff_models::load(gguf, &self.cpu()?)?;
         let layers = paper.config().num_hidden_layers;
         let mut opened: BTreeMap<&str, Device> = BTreeMap::new();
@@ -217,7 +274,7 @@ impl LoadOptions {
                 .with_layers(layer..layer + 1, find(&module)?)
                 .with_experts(layer..layer + 1, experts);
         }
-        MemoryPlan::placed(&*paper, &placement, &self.engine())?;
+        MemoryPlan::placed(&*paper, &placement, engine)?;
         Ok(Placed { placement, reason: "as device_map says".to_owned() })
     }
 }

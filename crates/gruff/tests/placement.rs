@@ -1,7 +1,7 @@
 //! Where the parts of a model go by the names of devices.
 
 use gruff::floors::kernels::cuda;
-use gruff::{AutoModelForCausalLM, Dtype, GenerationConfig, Pretrained};
+use gruff::{AutoModelForCausalLM, Dtype, GenerationConfig, LoadOptions, Pretrained};
 
 fn bundled() -> Pretrained<AutoModelForCausalLM> {
     AutoModelForCausalLM::from_pretrained(DENSE).dtype(Dtype::F32)
@@ -68,4 +68,7 @@ fn without_a_card_auto_is_the_cpu_and_says_why() {
     assert!(model.devices().contains(&fault.to_string()), "{}", model.devices());
     assert!(bundled().gpu_layers(0).load().is_ok(), "no layer on cards is what there is");
     refused(bundled().gpu_layers(3), &["no card", &fault.to_string()]);
+    refused(bundled().cpu_moe(1), &["no card", "--n-cpu-moe"]);
+    let shares = LoadOptions { tensor_split: vec![1.0], ..LoadOptions::default() };
+    refused(bundled().options(shares), &["no card", "--tensor-split"]);
 }
