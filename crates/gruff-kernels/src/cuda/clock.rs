@@ -42,6 +42,8 @@ enum Mark {
     Kernel(&'static str),
     /// Copies, and what the host does meanwhile.
     Other,
+    /// The end of waiting for another card, which is nobody's time.
+    Waited,
 }
 
 struct Event(sys::CUevent);
@@ -126,6 +128,13 @@ impl Context {
         }
     }
 
+    /// Notes that what stands on the stream in front of this, within an operation, has been waiting for another card.
+    pub(super) fn waited(&self) {
+        if self.clock.is_timing() && self.phase() == Phase::Running {
+            self.mark(Mark::Waited);
+        }
+    }
+
     /// Puts an event on the stream. Without one, times of the operation are not told: a card that is lost.
     fn mark(&self, mark: Mark) {
         let mut book = self.clock.book();
@@ -168,7 +177,7 @@ impl Context {
                 )
             };
             let milliseconds = match mark {
-                Mark::Begin => None,
+                Mark::Begin | Mark::Waited => None,
                 Mark::Kernel(_) => Some((f64::from(elapsed()?) - empty).max(0.0)),
                 Mark::Other => Some(f64::from(elapsed()?)),
             };

@@ -86,10 +86,11 @@ fn copy_between(here: &Arc<Context>, there: &Arc<Context>, from: &Tensor, to: &T
         context.clock.release();
     }
     let made = there.call(|| "marking what another card waits for".into(), || record(there))?;
+    here.call(|| "waiting for another card".into(), || wait(here, made))?;
+    here.waited();
     let copied = here.call(
         || format!("copying {bytes} bytes from another card"),
         || {
-            wait(here, made)?;
             // SAFETY: both tensors have that many bytes (checked by the caller) and live until the copy is queued; their
             // memory is used again behind it only, which the streams' waiting for each other sees to.
             unsafe {

@@ -260,13 +260,14 @@ impl Bench {
         let peak_memory = system::peak_memory();
         let threads = model.device().threads();
         if self.profile {
-            let ceilings = Ceilings::measure(model.device())?;
+            let ceilings: Vec<Ceilings> =
+                profile::devices(&model).iter().map(Ceilings::measure).collect::<anyhow::Result<_>>()?;
             for (test, outcome) in tests.iter().zip(&mut results) {
-                outcome.profile = Some(profile::measure(&model, *test, 1, ubatch, ceilings)?);
+                outcome.profile = Some(profile::measure(&model, *test, 1, ubatch, &ceilings)?);
             }
             for outcome in &mut batched {
                 for part in outcome.test.parts() {
-                    let profile = profile::measure(&model, part, outcome.test.sequences, ubatch, ceilings)?;
+                    let profile = profile::measure(&model, part, outcome.test.sequences, ubatch, &ceilings)?;
                     outcome.profiles.push(profile);
                 }
             }

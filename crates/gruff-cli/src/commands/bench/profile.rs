@@ -70,11 +70,30 @@ pub(super) struct Profile {
     steps: usize,
     /// All steps together. Where a card has counted by its own clock, of a run that was not counted.
     total: Duration,
+    /// What each device of the model did, the one with its head first.
+    parts: Vec<Part>,
+}
+
+/// What one device did.
+#[derive(Clone, Debug)]
+struct Part {
+    device: String,
     /// The longest first.
     ops: Vec<OpProfile>,
     /// What a kernel that does nothing takes by the card's clock, which counted.
     empty_kernel: Option<Duration>,
     ceilings: Ceilings,
+    /// The profile's, which shares relate to.
+    steps: usize,
+    total: Duration,
+}
+
+/// The devices that a model computes on, the one with its head first.
+pub(super) fn devices(model: &AutoModelForCausalLM) -> Vec<Device> {
+    let head = model.device();
+    let all = model.model().devices();
+    let others = all.iter().filter(|device| !device.same(head)).map(|device| Device::clone(device));
+    std::iter::once(head.clone()).chain(others).collect()
 }
 
 /// As Qwen recommends for its models; sampling is a part of a decode step.
@@ -91,52 +110,61 @@ fn sampling(position: u64) -> SampleSpec {
     }
 }
 
-/// Runs a test once more with `count` sequences together, every operation counted. After each generated token of each
-/// an id is sampled. A card counts by its own clock, of steps that are launched operation by operation; what a step takes
+/// Runs a test once more with `count` sequences together, every operation of every device counted; `ceilings` are those of
+/// [`devices`]. After each generated token of each an id is sampled. A card counts by its own clock, of steps that are launched operation by operation; what a step takes
 /// when nothing is counted, recorded steps replayed, is measured before.
 pub(super) fn measure(
     model: &AutoModelForCausalLM,
     test: Test,
     count: usize,
     ubatch: usize,
-    ceilings: Ceilings,
+    ceilings: &[Ceilings],
 ) -> anyhow::Result<Profile> {
-    let device = model.device();
+    let devices = devices(model);
     let mut sequences = Sequences::new(model, count, test.depth + test.prompt + test.generated + 1, ubatch)?;
-    let uncounted = if device.runs_behind() {
+    let uncounted = if devices.iter().any(Device::runs_behind) {
         // Steps are recorded in the first run.
-        run(&mut sequences, device, test, false)?;
-        Some(run(&mut sequences, device, test, false)?)
+        run(&mut sequences, model, test, &[])?;
+        Some(run(&mut sequences, model, test, &[])?)
     } else {
         None
     };
-    let counted = run(&mut sequences, device, test, true)?;
-    let ops = device.take_profile();
-    let empty_kernel = device.profile_overhead();
-    device.profile(false);
-    let total = uncounted.filter(|_| empty_kernel.is_some()).unwrap_or(counted);
+    let counted = run(&mut sequences, model, test, &devices)?;
+    let by_card = devices.iter().any(|device| device.profile_overhead().is_some());
+    let total = uncounted.filter(|_| by_card).unwrap_or(counted);
     let steps = (test.prompt * count).div_ceil(ubatch.max(count)) + test.generated;
+    let part = |(device, ceilings): (&Device, &Ceilings)| {
+        let ops = device.take_profile();
+        let empty_kernel = device.profile_overhead();
+        device.profile(false);
+        let device = device.name().to_owned();
+        Part { device, ops, empty_kernel, ceilings: *ceilings, steps, total }
+    };
+    let parts = devices.iter().zip(ceilings).map(part).collect();
     let label = if count == 1 { test.label() } else { format!("{} of {count} sequences", test.label()) };
-    Ok(Profile { label, steps, total, ops, empty_kernel, ceilings })
+    Ok(Profile { label, steps, total, parts })
 }
 
-/// What the test's steps take from the first to the last.
-fn run(sequences: &mut Sequences, device: &Device, test: Test, counted: bool) -> anyhow::Result<Duration> {
+/// What the test's steps take from the first to the last, operations of some devices counted.
+fn run(
+    sequences: &mut Sequences,
+    model: &AutoModelForCausalLM,
+    test: Test,
+    counted: &[Device],
+) -> anyhow::Result<Duration> {
     sequences.clear();
     sequences.prompt(test.depth)?;
     if test.generated > 0 {
         // Memory of intermediate results is taken in the first step.
         sequences.generate()?.to_vec_f32()?;
     }
-    if counted {
-        device.profile(true);
-    }
+    counted.iter().for_each(|device| device.profile(true));
     let started = Instant::now();
     sequences.prompt(test.prompt)?;
     for position in 0..test.generated {
         let logits = sequences.generate()?;
         let count = logits.shape()[0];
-        let ids = device.scratch(DType::I32, &[count])?;
+        let ids = model.device().scratch(DType::I32, &[count])?;
         sample(&logits, &vec![sampling(position as u64); count], &ids)?;
         ids.to_vec_i32()?;
     }
@@ -168,6 +196,75 @@ impl Sum {
 }
 
 impl Profile {
+    /// A table for each device, the heading once.
+    pub(super) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let per_step = self.total.as_secs_f64() * 1e3 / self.steps.max(1) as f64;
+        writeln!(out, "\n{}, operation by operation: {} steps of {per_step:.3} ms", self.label, self.steps)?;
+        let several = self.parts.len() > 1;
+        for part in &self.parts {
+            if several {
+                writeln!(out, "\non {}", part.device)?;
+            }
+            part.write(out)?;
+            if !several {
+                part.row(out, self.between_name(), Family::Transfer, &self.between())?;
+            }
+        }
+        if several {
+            let Sum { calls, time, .. } = self.between();
+            let name = self.between_name();
+            let (steps, all) = (self.steps.max(1) as f64, self.total.as_secs_f64().max(1e-12));
+            writeln!(
+                out,
+                "\n{name}, beside what all devices did one after the other: {:.4} ms a step ({:.1} %), {:.1} launches",
+                time.as_secs_f64() * 1e3 / steps,
+                time.as_secs_f64() / all * 100.0,
+                calls as f64 / steps
+            )?;
+        }
+        Ok(())
+    }
+
+    fn between_name(&self) -> &'static str {
+        match self.parts.iter().any(|part| part.empty_kernel.is_some()) {
+            true => "launches, gaps, host",
+            false => "between operations",
+        }
+    }
+
+    /// What passes outside of operations: building steps, taking memory; on cards the launches, which are counted. 0 where devices
+    /// computed at the same time and did more than fills the step.
+    fn between(&self) -> Sum {
+        let ops = || self.parts.iter().flat_map(|part| &part.ops);
+        let inside = Sum::of(ops()).time;
+        let launches = ops().flat_map(|op| &op.kernels).filter(|kernel| !kernel.name.is_empty());
+        let calls = launches.map(|kernel| kernel.calls).sum();
+        Sum { calls, time: self.total.saturating_sub(inside), ..Sum::default() }
+    }
+
+    /// The same for programs: of one device its account, of several a list of theirs.
+    pub(super) fn json(&self) -> Value {
+        let mut all = json!({
+            "steps": self.steps,
+            "ns": self.total.as_nanos() as u64,
+            "between_ns": self.between().time.as_nanos() as u64,
+        });
+        match self.parts.as_slice() {
+            [only] => all.as_object_mut().into_iter().for_each(|all| all.extend(only.json())),
+            several => {
+                let named = |part: &Part| {
+                    let mut own = part.json();
+                    own.insert("device".to_owned(), json!(part.device));
+                    Value::Object(own)
+                };
+                all["devices"] = several.iter().map(named).collect();
+            }
+        }
+        all
+    }
+}
+
+impl Part {
     /// Families with anything to show, the longest first.
     fn families(&self) -> Vec<(Family, Sum)> {
         let sum = |family| (family, Sum::of(self.ops.iter().filter(|op| op.family == family)));
@@ -175,14 +272,6 @@ impl Profile {
             Family::ALL.into_iter().map(sum).filter(|(_, sum)| sum.calls > 0).collect();
         families.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.time));
         families
-    }
-
-    /// What passes outside of operations: building steps, taking memory; on cards the launches, which are counted.
-    fn between(&self) -> Sum {
-        let inside = Sum::of(self.ops.iter()).time;
-        let launches = self.ops.iter().flat_map(|op| &op.kernels).filter(|kernel| !kernel.name.is_empty());
-        let calls = launches.map(|kernel| kernel.calls).sum();
-        Sum { calls, time: self.total.saturating_sub(inside), ..Sum::default() }
     }
 
     /// Shares of the step, of the bandwidth and of the multiplications that the machine could make meanwhile.
@@ -195,9 +284,7 @@ impl Profile {
     }
 
     /// A row a family, below it the operations, and below these, on a card, their kernels.
-    pub(super) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let per_step = self.total.as_secs_f64() * 1e3 / self.steps.max(1) as f64;
-        writeln!(out, "\n{}, operation by operation: {} steps of {per_step:.3} ms", self.label, self.steps)?;
+    fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if let Some(empty) = self.empty_kernel {
             let empty = empty.as_secs_f64() * 1e6;
             writeln!(
@@ -232,8 +319,7 @@ impl Profile {
                 self.kernel_rows(out, op)?;
             }
         }
-        let between = if self.empty_kernel.is_some() { "launches, gaps, host" } else { "between operations" };
-        self.row(out, between, Family::Transfer, &self.between())
+        Ok(())
     }
 
     /// The heading of shares of the memory's ceiling.
@@ -270,7 +356,7 @@ impl Profile {
     }
 
     /// The same for programs.
-    pub(super) fn json(&self) -> Value {
+    fn json(&self) -> serde_json::Map<String, Value> {
         let entry = |family: Family, op: Option<&OpProfile>, sum: &Sum| {
             let [share, read, products] = self.shares(family, sum);
             let mut entry = json!({
@@ -297,10 +383,7 @@ impl Profile {
             self.families().iter().map(|(family, sum)| entry(*family, None, sum)).collect();
         let ops: Vec<Value> =
             self.ops.iter().map(|op| entry(op.family, Some(op), &Sum::of(std::iter::once(op)))).collect();
-        json!({
-            "steps": self.steps,
-            "ns": self.total.as_nanos() as u64,
-            "between_ns": self.between().time.as_nanos() as u64,
+        let own = json!({
             "clock": if self.empty_kernel.is_some() { "card" } else { "host" },
             "empty_kernel_ns": self.empty_kernel.map(|time| time.as_nanos() as u64),
             "read_bandwidth": (!self.ceilings.on_card).then_some(self.ceilings.memory),
@@ -310,6 +393,10 @@ impl Profile {
             "f32_products": self.ceilings.f32,
             "families": families,
             "ops": ops,
-        })
+        });
+        match own {
+            Value::Object(own) => own,
+            _ => serde_json::Map::new(),
+        }
     }
 }
