@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the emulator: libcuda.so.1 and libnvrtc.so.13 with what they need, into FOLDER.
+# Builds the emulator: libcuda.so.1, libnvrtc.so.13 and libnccl.so.2 with what they need, into FOLDER.
 #
 #   tools/emulator/build.sh FOLDER
 set -euo pipefail
@@ -14,8 +14,10 @@ compiler=${CUDA_EMULATOR_CXX:-g++}
 first=$!
 "$compiler" "${flags[@]}" "$source"/compiler/*.cpp -o "$into/libnvrtc.so.13.new" -Wl,-soname,libnvrtc.so.13 -ldl
 wait "$first"
+"$compiler" "${flags[@]}" "$source"/nccl/*.cpp -o "$into/libnccl.so.2.new" -Wl,-soname,libnccl.so.2 "$into/libcuda.so.1.new"
 rm -rf "$into/device" "$into/abi"
 cp -r "$source/device" "$source/abi" "$into"
 mv "$into/libcuda.so.1.new" "$into/libcuda.so.1"
 mv "$into/libnvrtc.so.13.new" "$into/libnvrtc.so.13"
+mv "$into/libnccl.so.2.new" "$into/libnccl.so.2"
 ln -sf libcuda.so.1 "$into/libcuda.so"

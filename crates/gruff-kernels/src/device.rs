@@ -137,6 +137,11 @@ pub(crate) trait Backend:
         None
     }
 
+    /// Itself, if it is a card.
+    fn as_cuda(&self) -> Option<&CudaDevice> {
+        None
+    }
+
     /// Copies integers out behind what was called; `None` where that is done at once.
     fn copy_later(&self, _tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
         Ok(None)
@@ -681,6 +686,39 @@ impl Device {
         let _stream = lock(&self.inner.stream);
         let work = || Work::default().bytes(bytes);
         self.inner.profile.time(self.inner.backend.clock(), Family::Transfer, "copy", work, copy)
+    }
+
+    /// Whether operations of this thread are rehearsed: nothing is computed.
+    pub(crate) fn is_rehearsing(&self) -> bool {
+        self.inner.backend.scratch_reuse() == Reuse::Rehearsed
+    }
+
+    /// Runs one operation of several devices, which moves so many bytes on each, while no other runs on any of them.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn together(
+        devices: &[Device],
+        op: &'static str,
+        bytes: usize,
+        mut operation: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        // In an order of their own, so that nobody has what another one waits for.
+        let mut ordered: Vec<&Device> = devices.iter().collect();
+        ordered.sort_by_key(|device| Arc::as_ptr(&device.inner) as usize);
+        Self::within(&ordered, op, bytes, &mut operation)
+    }
+
+    #[cfg(feature = "nccl")]
+    fn within(
+        devices: &[&Device],
+        op: &'static str,
+        bytes: usize,
+        operation: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let Some((first, others)) = devices.split_first() else { return operation() };
+        let _stream = lock(&first.inner.stream);
+        let work = || Work::default().bytes(bytes);
+        let rest = || Self::within(others, op, bytes, operation);
+        first.inner.profile.time(first.inner.backend.clock(), Family::Transfer, op, work, rest)
     }
 
     fn take(&self, bytes: usize, reuse: Reuse) -> Result<Buffer> {

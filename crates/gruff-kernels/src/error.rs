@@ -79,6 +79,14 @@ pub enum Error {
     /// A CUDA device that cannot be had, or a call of it that failed.
     #[error(transparent)]
     Cuda(#[from] crate::CudaError),
+    /// Another of the devices that compute together has failed.
+    #[error("rank {rank} has failed: {why}")]
+    Rank {
+        /// The first that did.
+        rank: usize,
+        /// Its error.
+        why: String,
+    },
     /// A device option that cannot be honoured.
     #[error("{what}")]
     Option {

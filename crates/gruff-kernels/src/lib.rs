@@ -7,6 +7,7 @@ mod activation;
 pub mod attention;
 mod buffer;
 mod check;
+mod collective;
 pub mod conformance;
 mod cpu;
 pub mod cuda;
@@ -33,6 +34,7 @@ mod tensor;
 
 pub use activation::Activation;
 pub use buffer::ForeignBytes;
+pub use collective::{Collective, Rank};
 pub use cpu::{CpuOptions, Isa, bandwidth, compute, topology};
 pub use cuda::{CudaError, CudaOptions};
 pub use device::{Activations, Ceilings, Device};

@@ -230,6 +230,12 @@ impl Context {
         self.lost.get().map(String::as_str)
     }
 
+    /// Notes that nothing can be computed on the card any more.
+    #[cfg(feature = "nccl")]
+    pub(super) fn lose(&self, why: String) {
+        self.lost.get_or_init(|| why);
+    }
+
     /// Waits for everything that was launched.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.clock.release();

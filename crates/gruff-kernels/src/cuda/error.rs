@@ -70,6 +70,26 @@ pub enum CudaError {
         /// What does not fit and what to do.
         what: String,
     },
+    /// The library through which cards compute together is not there.
+    #[error(
+        "no NCCL, the library through which cards exchange what each has computed: `pip install nvidia-nccl-cu12` \
+         (nvidia-nccl-cu13 beside a driver for CUDA 13) or install libnccl2, or name the library in GRUFF_NCCL (looked \
+         for {tried}); --split-mode layer does without it"
+    )]
+    NoNccl {
+        /// Names and folders that were tried.
+        tried: String,
+    },
+    /// A call of NCCL failed; its communicators cannot be used any more.
+    #[error(
+        "NCCL, {call}: {fault}; NCCL_DEBUG=INFO has it tell more, and --split-mode layer does without it"
+    )]
+    Nccl {
+        /// What was asked for.
+        call: String,
+        /// The library's words.
+        fault: String,
+    },
     /// A kernel that does not compile: a fault of this program.
     #[error("kernel {source_name} does not compile for {arch}, please report this:\n{log}")]
     Compile {

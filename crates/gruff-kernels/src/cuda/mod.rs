@@ -15,7 +15,10 @@ mod error;
 mod kernels;
 mod later;
 mod launch;
+mod libraries;
 mod memory;
+#[cfg(feature = "nccl")]
+pub(crate) mod nccl;
 mod nvrtc;
 mod peer;
 pub(crate) mod phase;
@@ -333,6 +336,10 @@ impl Backend for CudaDevice {
 
     fn runs_behind(&self) -> bool {
         true
+    }
+
+    fn as_cuda(&self) -> Option<&CudaDevice> {
+        Some(self)
     }
 
     fn copy_from_peer(&self, from: &Tensor, to: &Tensor) -> Option<Result<()>> {

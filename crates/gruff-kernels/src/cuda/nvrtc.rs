@@ -7,7 +7,12 @@ use std::ptr;
 use libloading::Library;
 
 use super::error::CudaError;
+use super::libraries;
 use super::sources::HEADERS;
+
+/// Where PyPI's wheels have the library.
+const WHEELS: [&str; 4] =
+    ["nvidia/cu13/lib", "nvidia/cu13/bin/x86_64", "nvidia/cuda_nvrtc/lib", "nvidia/cuda_nvrtc/bin"];
 
 type Program = *mut c_void;
 type Status = c_int;
@@ -245,7 +250,7 @@ fn candidates(driver_major: i32) -> Vec<PathBuf> {
     let names = names(driver_major);
     // By name alone: the loader's own search path.
     let mut found: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-    for folder in folders() {
+    for folder in libraries::folders(&WHEELS) {
         found.extend(names.iter().map(|name| folder.join(name)).filter(|path| path.is_file()));
     }
     found
@@ -257,49 +262,4 @@ fn names(driver_major: i32) -> Vec<String> {
         return majors.map(|major| format!("nvrtc64_{major}0_0.dll")).collect();
     }
     majors.map(|major| format!("libnvrtc.so.{major}")).chain(["libnvrtc.so".to_owned()]).collect()
-}
-
-/// Folders of toolkits and Python environments, those of the user's environment first.
-fn folders() -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        if let Some(home) = std::env::var_os(variable) {
-            folders.extend(["lib64", "bin"].map(|folder| Path::new(&home).join(folder)));
-        }
-    }
-    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        if let Some(home) = std::env::var_os(variable) {
-            folders.push(Path::new(&home).join("lib"));
-            folders.extend(wheels(Path::new(&home)));
-        }
-    }
-    if let Some(home) = std::env::home_dir() {
-        folders.extend(wheels(&home.join(".local")));
-    }
-    folders.push("/usr/local/cuda/lib64".into());
-    let toolkits = std::fs::read_dir("/usr/local").into_iter().flatten().flatten();
-    let mut toolkits: Vec<PathBuf> = toolkits
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("cuda-"))
-        .map(|entry| entry.path().join("lib64"))
-        .collect();
-    toolkits.sort();
-    folders.extend(toolkits.into_iter().rev());
-    folders.extend(["/usr/local", "/usr"].into_iter().flat_map(|root| wheels(Path::new(root))));
-    folders
-}
-
-/// Where PyPI's wheels put it below a Python environment.
-fn wheels(root: &Path) -> Vec<PathBuf> {
-    let mut sites = vec![root.join("Lib/site-packages")];
-    let versions = std::fs::read_dir(root.join("lib")).into_iter().flatten().flatten();
-    for python in versions.filter(|entry| entry.file_name().to_string_lossy().starts_with("python3")) {
-        sites.extend(["site-packages", "dist-packages"].map(|site| python.path().join(site)));
-    }
-    let inside =
-        ["nvidia/cu13/lib", "nvidia/cu13/bin/x86_64", "nvidia/cuda_nvrtc/lib", "nvidia/cuda_nvrtc/bin"];
-    sites
-        .iter()
-        .flat_map(|site| inside.map(|folder| site.join(folder)))
-        .filter(|path| path.is_dir())
-        .collect()
 }
