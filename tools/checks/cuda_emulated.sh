@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs CUDA kernels without a card: builds the driver and compiler of tools/emulator, tests them, holds `--device cuda` to the
 # contracts of the operations with them (each family, some types of weights, in several orders of threads and blocks), lets the
-# bundled model answer, plays the bad cases through, and replays recorded steps. Needs cargo, g++, Python and an x86-64
-# processor with AVX2, F16C and FMA.
+# bundled model answer, plays the bad cases through, replays recorded steps, and has two cards compute together. Needs cargo,
+# g++, Python and an x86-64 processor with AVX2, F16C and FMA.
 #
 #   tools/checks/cuda_emulated.sh CONFORMANCE GRUFF
 set -euo pipefail
@@ -72,8 +72,8 @@ python3 tools/checks/cuda_faults.py "$gruff"
 python3 tools/checks/cuda_profile.py "$gruff"
 
 # Copies that are made as late as may be.
-cargo test --quiet --package gruff-kernels --test copies
-CUDA_EMULATOR_LATE=1 cargo test --quiet --package gruff-kernels --test copies
+cargo test --quiet --workspace --test copies
+CUDA_EMULATOR_LATE=1 cargo test --quiet --workspace --test copies
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings
@@ -83,6 +83,16 @@ told=$(CUDA_EMULATOR_DEVICES=2 CUDA_EMULATOR_LATE=1 "$gruff" run "What is the ca
     --device cuda:0,cuda:1 2>&1)
 printf '%s\n' "$told"
 [[ $told == *Paris* && $told == *cuda:0*layers\ 0-*cuda:1*head* ]]
+# Cards that share a model's matrices out: sums, models and answers; a launch that is refused, NCCL that fails, is not there, or
+# was not built in.
+CUDA_EMULATOR_DEVICES=3 cargo test --quiet --workspace --test collective card
+on_two() { CUDA_EMULATOR_DEVICES=2 "$@"; }
+on_two cargo test --quiet --workspace --test tensor_parallel card
+CUDA_EMULATOR_NCCL_FAULT=14 on_two cargo test --quiet --workspace --test tensor_parallel nccl_fails
+GRUFF_NCCL=$emulator/nothing on_two cargo test --quiet --workspace --test tensor_parallel not_there
+told=$(on_two "$gruff" run "Hello" --device cuda:0,cuda:1 --split-mode tensor 2>&1) && exit 1
+[[ $told == *"--features nccl"* ]]
 faults=$(mktemp)
 trap 'rm -f "$faults"' EXIT
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test recordings refused_by_the_driver
+CUDA_EMULATOR_FAULTS=$faults on_two cargo test --quiet --workspace --test tensor_parallel refuses_a_launch

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use gruff::floors::kernels::Without;
 use gruff::{
     AutoModelForCausalLM, AutoTokenizer, Checkpoint, Context, DEVICES, Dtype, FromCheckpoint, Hub, KvDtype,
-    LoadOptions, Pretrained, is_device,
+    LoadOptions, Pretrained, SplitMode, is_device,
 };
 use gruff_eval::{Evaluator, EvaluatorOptions};
 
@@ -134,6 +134,25 @@ pub(crate) fn parse_device(text: &str) -> Result<String, String> {
     ))
 }
 
+/// What goes to which of several cards.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum SplitModeArg {
+    /// Each layer to one of them, which compute one after the other
+    #[default]
+    Layer,
+    /// A part of every matrix to each, which compute together, through NCCL (tensor parallelism)
+    Tensor,
+}
+
+impl From<SplitModeArg> for SplitMode {
+    fn from(mode: SplitModeArg) -> Self {
+        match mode {
+            SplitModeArg::Layer => SplitMode::Layer,
+            SplitModeArg::Tensor => SplitMode::Tensor,
+        }
+    }
+}
+
 /// How a model is divided between devices.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Computing")]
@@ -147,6 +166,9 @@ pub(crate) struct DivisionArgs {
     /// Have the experts of all layers on the CPU
     #[arg(long, conflicts_with = "n_cpu_moe")]
     cpu_moe: bool,
+    /// What goes to which of several cards
+    #[arg(long, value_enum, default_value_t)]
+    split_mode: SplitModeArg,
     /// The cards' shares of the layers, such as 3,1 [default: like their free memory]
     #[arg(long, value_name = "SHARES", value_delimiter = ',', allow_negative_numbers = true)]
     tensor_split: Vec<f64>,
@@ -156,6 +178,7 @@ impl DivisionArgs {
     /// The same options with these.
     pub(crate) fn apply(&self, options: LoadOptions) -> LoadOptions {
         LoadOptions {
+            split_mode: self.split_mode.into(),
             gpu_layers: self.gpu_layers,
             cpu_moe: if self.cpu_moe { Some(usize::MAX) } else { self.n_cpu_moe },
             tensor_split: self.tensor_split.clone(),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gruff_kernels::Device;
-use gruff_models::{ModelConfig, PartBytes, Placement};
+use gruff_models::{CachePlan, ModelConfig, PartBytes, Placement};
 
 use crate::EngineOptions;
 use crate::plan::{Bytes, HEADROOM, MemoryPlan, available_memory};
@@ -69,6 +69,8 @@ pub(crate) struct Planned<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) parts: &'a PartBytes,
     pub(crate) placement: &'a Placement,
+    /// What its layers remember, of a model whose matrices are shared out on each device by itself.
+    pub(crate) caches: CachePlan,
     /// What each of the placement's devices can give, and whether that is what may be used.
     pub(crate) available: Vec<(Option<u64>, bool)>,
 }
@@ -92,7 +94,12 @@ impl<'a> Planned<'a> {
                 .map(|device| (usable_on(device, options), options.most_on(device).is_some()))
                 .collect(),
         };
-        Self { config, parts, placement, available }
+        let (ranks, known) = (placement.ranks().len(), config.caches.layers().len());
+        let caches = match ranks > 0 && known == config.num_hidden_layers {
+            true => config.caches.shared_out(ranks),
+            false => config.caches.clone(),
+        };
+        Self { config, parts, placement, caches, available }
     }
 
     /// What all devices together can give.
@@ -102,7 +109,7 @@ impl<'a> Planned<'a> {
 
     /// Each device's part of `plan`.
     pub(crate) fn devices(&self, plan: &MemoryPlan, options: &EngineOptions) -> Vec<DevicePlan> {
-        let Self { config, placement, .. } = self;
+        let Self { config, placement, caches, .. } = self;
         let layers = config.num_hidden_layers;
         let devices = placement.devices(layers);
         // They are kept in the host's memory; a card alone has it counted as its own, which is on the safe side.
@@ -111,14 +118,21 @@ impl<'a> Planned<'a> {
         let tokens = (plan.cache_tokens + plan.prefix_tokens) as u64;
         let part = |(index, device): (usize, &&Device)| {
             let own = || {
-                let caches = config.caches.layers().iter().enumerate();
-                caches.filter(|(layer, _)| placement.layer(*layer).same(device)).map(|(_, cache)| cache)
+                let all = caches.layers().len();
+                let caches = caches.layers().iter().enumerate();
+                caches.filter(move |(index, _)| placement.cache(*index, all).same(device)).map(|(_, own)| own)
             };
             let per_token: usize = own().map(|cache| cache.bytes_per_token(options.kv_dtype)).sum();
             let state = own().try_fold(0_usize, |sum, cache| {
                 sum.checked_add(cache.state_bytes(options.rollback, options.max_sequences)?)
             });
-            let head = placement.head().same(device);
+            let shared_out = !placement.ranks().is_empty();
+            let logits = match shared_out {
+                // The parts of all devices, which the first one puts together.
+                true => 2,
+                false => u64::from(placement.head().same(device)),
+            };
+            let exchange = if shared_out && device.free_bytes().is_some() { EXCHANGE } else { 0 };
             let (available, capped) = self.available.get(index).copied().unwrap_or_default();
             DevicePlan {
                 device: device.name().to_owned(),
@@ -126,7 +140,7 @@ impl<'a> Planned<'a> {
                 kv: tokens.saturating_mul(per_token as u64),
                 state: state.map_or(u64::MAX, |bytes| bytes as u64),
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
-                scratch: scratch_bytes(config, options, head),
+                scratch: scratch_bytes(config, options, logits).saturating_add(exchange),
                 recordings: if only { recording_bytes(device, config, options) } else { 0 },
                 available,
                 capped,
@@ -157,11 +171,15 @@ fn available_on(device: &Device) -> Option<u64> {
 /// feed-forward's inner rows and their quantized forms. Measured on the supported families, rounded up.
 const ROWS_IN_FLIGHT: u64 = 24;
 
-/// Intermediate results of a full step, and its logits where the head is.
-fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, head: bool) -> u64 {
+/// What a card is taken to need for exchanging values with others: NCCL's buffers, some megabytes for each of its channels.
+/// Not measured.
+const EXCHANGE: u64 = 256 << 20;
+
+/// Intermediate results of a full step, and so many times its logits.
+fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, logits: u64) -> u64 {
     let in_flight = (options.step_tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
     let rows = (options.max_sequences as u64).saturating_mul(1 + options.rollback as u64);
-    let logits = if head { rows.saturating_mul(config.vocab_size as u64) } else { 0 };
+    let logits = rows.saturating_mul(config.vocab_size as u64).saturating_mul(logits);
     in_flight.saturating_add(logits).saturating_mul(4)
 }
 

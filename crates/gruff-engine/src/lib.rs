@@ -36,7 +36,7 @@ pub use device_plan::DevicePlan;
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use options::{EngineOptions, PrefixCacheFolder};
-pub use place::{Chosen, Division, fits_on, place};
+pub use place::{Chosen, Division, SplitMode, fits_on, place};
 pub use plan::{Context, MemoryPlan, available_memory};
 pub use prefix::CacheStats;
 pub use request::{

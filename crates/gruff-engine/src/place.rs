@@ -12,9 +12,21 @@ use crate::{Context, EngineOptions, MemoryPlan, Result};
 /// The context that a placement should have room for where none was asked for, before parts go to the CPU.
 const WANTED_CONTEXT: usize = 4096;
 
+/// What of a model goes to which of several cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitMode {
+    /// Each layer to one of them, which compute one after the other.
+    #[default]
+    Layer,
+    /// A part of every matrix to each, which compute together (tensor parallelism).
+    Tensor,
+}
+
 /// How a model is to be divided; what is not said is chosen so that it fits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Division {
+    /// What goes to which of several cards.
+    pub split_mode: SplitMode,
     /// Layers on cards, the last ones, the head counting as one behind them: 0 for none, one more than the model has for
     /// all, and the embedding table with them.
     pub gpu_layers: Option<usize>,
@@ -52,13 +64,13 @@ pub fn fits_on(
     division: &Division,
     options: &EngineOptions,
 ) -> bool {
-    let Division { gpu_layers, cpu_moe, shares } = division;
+    let Division { split_mode, gpu_layers, cpu_moe, shares } = division;
     let (config, parts) = (model.config(), &PartBytes::of(model));
     let cards = vec![card.clone()];
     let divided = Divided { config, parts, cards, cpu: Some(cpu), shares: vec![1.0], options };
     let placement = divided.split(gpu_layers.unwrap_or(config.num_hidden_layers + 1), cpu_moe.unwrap_or(0));
-    // Who says what each card gets wants all of them.
-    shares.is_empty() && divided.fits(&placement)
+    // Who says what each card gets, or has all of them compute together, wants all of them.
+    shares.is_empty() && *split_mode == SplitMode::Layer && divided.fits(&placement)
 }
 
 /// Divides a model, which may have been loaded anywhere, between cards and, where there is one to go to, the CPU. Beside the CPU as
@@ -75,6 +87,9 @@ pub fn place(
 ) -> Result<Chosen> {
     let config = model.config();
     let layers = config.num_hidden_layers;
+    if division.split_mode == SplitMode::Tensor {
+        return share_out(model, cards, division, options);
+    }
     if cards.is_empty() {
         return match cpu {
             Some(cpu) => Ok(Chosen { placement: Placement::on(cpu), reason: "there is no card".to_owned() }),
@@ -114,6 +129,37 @@ pub fn place(
         return Ok(Chosen { placement, reason: reason.to_owned() });
     }
     divided.beside_cpu()
+}
+
+/// A part of every matrix to each card. The CPU takes no part.
+fn share_out(
+    model: &dyn Model,
+    cards: &[Device],
+    division: &Division,
+    options: &EngineOptions,
+) -> Result<Chosen> {
+    let Division { gpu_layers, cpu_moe, shares, .. } = division;
+    if gpu_layers.is_some() || cpu_moe.is_some() || !shares.is_empty() {
+        return refuse(
+            "split_mode",
+            "tensor gives every card an equal part of every layer; leave --gpu-layers, --n-cpu-moe, --cpu-moe and \
+             --tensor-split out, or choose layer",
+        );
+    }
+    if cards.len() < 2 {
+        let found = if cards.is_empty() { "no card" } else { "one card" };
+        return refuse(
+            "split_mode",
+            format!(
+                "tensor takes several cards, but there is {found}; name more (--device cuda:0,cuda:1), or leave it out"
+            ),
+        );
+    }
+    let placement = Placement::tensor_parallel(cards);
+    let parts = PartBytes::of(model);
+    let config = model.config();
+    MemoryPlan::of(&Planned::new(config, &parts, &placement, options), options)?;
+    Ok(Chosen { placement, reason: format!("its matrices are shared out among {} cards", cards.len()) })
 }
 
 impl Division {

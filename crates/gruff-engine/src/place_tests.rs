@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use gruff_kernels::{Activations, CpuOptions, Device, Step, Tensor};
 use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, Placement, Weight};
 
-use super::{Division, fits_on, place};
+use super::{Division, SplitMode, fits_on, place};
 use crate::{Chosen, Context, EngineOptions, Error, MemoryPlan};
 
 const LAYERS: usize = 8;
@@ -236,4 +236,35 @@ fn a_plan_tells_the_sum_of_each_device() {
     // Neither has room for the other's part: each is held to its own.
     assert!(MemoryPlan::placed(&model, &placement, &options(33.0)).is_ok());
     assert!(MemoryPlan::placed(&model, &placement, &options(31.0)).is_err());
+}
+
+#[test]
+fn matrices_are_shared_out_among_cards_alone() {
+    let (model, host) = (paper(false), cpu());
+    let cards = [reference(), reference()];
+    let tensor = || Division { split_mode: SplitMode::Tensor, ..Division::default() };
+    let chosen = place(&model, &cards, Some(&host), &tensor(), &options(64.0)).unwrap();
+    let Chosen { placement, reason } = chosen;
+    assert!(reason.contains("shared out among 2 cards"), "{reason}");
+    assert_eq!(placement.ranks().len(), 2);
+    assert!(placement.describe(LAYERS, false).starts_with("tensor parallel: "));
+    let plan = MemoryPlan::placed(&model, &placement, &options(64.0)).unwrap();
+    let [first, second] = plan.devices.as_slice() else { panic!("{plan}") };
+    let kv = LayerCache::Kv { kv_heads: 1, key_dim: 8, value_dim: 8 };
+    let each = (kv.bytes_per_token(options(64.0).kv_dtype) * LAYERS * plan.cache_tokens) as u64;
+    assert_eq!((first.kv, second.kv, plan.kv), (each, each, 2 * each), "each has the only head");
+    assert_eq!(first.weights, second.weights);
+
+    for (division, cards, words) in [
+        (Division { gpu_layers: Some(3), ..tensor() }, &cards[..], "--gpu-layers"),
+        (Division { cpu_moe: Some(1), ..tensor() }, &cards, "--n-cpu-moe"),
+        (Division { shares: vec![1.0, 2.0], ..tensor() }, &cards, "--tensor-split"),
+        (tensor(), &cards[..1], "one card"),
+        (tensor(), &cards[..0], "no card"),
+    ] {
+        let told = place(&model, cards, Some(&host), &division, &options(64.0)).unwrap_err().to_string();
+        assert!(told.contains(words) && told.contains("tensor"), "{told}");
+    }
+    let told = place(&model, &cards, Some(&host), &tensor(), &options(0.5)).unwrap_err();
+    assert!(matches!(told, Error::Memory(_)), "{told}");
 }

@@ -101,7 +101,7 @@ impl MemoryPlan {
             Context::Auto => Self::fitting_context(planned, options, trained.min(AUTO_CONTEXT)),
         };
         let plan = Self::with_context(planned, options, context);
-        plan.check_prefix_cache(&planned.config.caches, options)?;
+        plan.check_prefix_cache(&planned.caches, options)?;
         if plan.cache_tokens < context {
             return refuse(
                 "cache_tokens",
@@ -129,7 +129,7 @@ impl MemoryPlan {
         let full = options.max_sequences.saturating_mul(context.next_multiple_of(PAGE_LEN));
         let cache_tokens =
             options.cache_tokens.map_or(full, |tokens| tokens.next_multiple_of(PAGE_LEN).min(full));
-        let caches = &planned.config.caches;
+        let caches = &planned.caches;
         let per_token = caches.bytes_per_token(options.kv_dtype) as u64;
         let kv = (cache_tokens as u64).saturating_mul(per_token);
         let (prefix_tokens, snapshots) = prefix_cache(caches, options, kv);

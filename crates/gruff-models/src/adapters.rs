@@ -24,14 +24,25 @@ struct Loaded {
 #[derive(Clone, Default)]
 pub struct Adapters {
     loaded: Arc<Versioned<Vec<Loaded>>>,
+    /// Whether there can be none.
+    closed: bool,
 }
 
 impl Adapters {
+    /// Those of a model that takes none.
+    pub(crate) fn closed() -> Self {
+        Self { closed: true, ..Self::default() }
+    }
+
     /// Adds an adapter, on at `scale` for sequences that say nothing else.
     ///
     /// # Errors
-    /// [`Error::Adapter`] when the name is taken or the scale is not a number.
+    /// [`Error::Adapter`] when the name is taken or the scale is not a number, [`Error::Shared`] for a model whose matrices
+    /// are shared out among devices.
     pub fn add(&self, name: &str, lora: Lora, scale: f32) -> Result<()> {
+        if self.closed {
+            return Err(Error::Shared { what: "adapters" });
+        }
         check_scale(name, scale)?;
         self.loaded.change(|loaded| {
             if loaded.iter().any(|known| known.name == name) {

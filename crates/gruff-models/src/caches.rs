@@ -40,9 +40,25 @@ impl LayerCache {
             LayerCache::State(shape) => StateShape { rollback, ..shape }.pool_bytes(slots),
         }
     }
+
+    /// What one of `of` devices remembers that share the layer out; where there are fewer key-value heads than devices, some
+    /// of these remember the same.
+    fn shared_out(self, of: usize) -> Self {
+        match self {
+            Self::Kv { kv_heads, key_dim, value_dim } => {
+                Self::Kv { kv_heads: kv_heads.div_ceil(of), key_dim, value_dim }
+            }
+            Self::State(shape) => {
+                let (key_heads, value_heads) = (shape.key_heads.div_ceil(of), shape.value_heads.div_ceil(of));
+                let conv_channels = shape.conv_channels.div_ceil(of);
+                Self::State(StateShape { key_heads, value_heads, conv_channels, ..shape })
+            }
+        }
+    }
 }
 
-/// What every layer of a model remembers: sizes to plan memory with, before any is taken.
+/// What every layer of a model remembers: sizes to plan memory with, before any is taken. Of a model whose matrices are shared
+/// out among devices, what every layer remembers on the first, then on the second, and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePlan(Vec<LayerCache>);
 
@@ -50,6 +66,13 @@ impl CachePlan {
     /// A plan from the kinds of all layers, in order.
     pub fn new(layers: Vec<LayerCache>) -> Self {
         Self(layers)
+    }
+
+    /// That of the same model with its matrices shared out among so many devices ([`Placement::tensor_parallel`]).
+    #[must_use]
+    pub fn shared_out(&self, devices: usize) -> Self {
+        let parts = std::iter::repeat_n(&self.0, devices).flatten();
+        Self(parts.map(|layer| layer.shared_out(devices)).collect())
     }
 
     /// The kinds of all layers, in order.
@@ -135,7 +158,7 @@ impl Caches {
     pub fn placed(placement: &Placement, plan: &CachePlan, options: &CacheOptions) -> Result<Self> {
         let CacheOptions { kv_dtype, pages, slots, rollback } = *options;
         let make = |(index, layer): (usize, &LayerCache)| -> Result<CacheLayer> {
-            let device = placement.layer(index);
+            let device = placement.cache(index, plan.layers().len());
             Ok(match *layer {
                 LayerCache::Kv { kv_heads, key_dim, value_dim } => {
                     CacheLayer::Kv(KvLayer::new(device, kv_dtype, pages, kv_heads, key_dim, value_dim)?)
@@ -147,6 +170,13 @@ impl Caches {
         };
         let layers = plan.layers().iter().enumerate().map(make).collect::<Result<_>>()?;
         Ok(Self { recordings: Recordings::default(), layers, options: *options })
+    }
+
+    /// What one of `of` devices that share matrices out has of them: the same memory.
+    pub(crate) fn of_rank(&self, rank: usize, of: usize) -> Self {
+        let layers = self.layers.len() / of;
+        let own = self.layers[rank * layers..(rank + 1) * layers].to_vec();
+        Self { recordings: Recordings::default(), layers: own, options: self.options }
     }
 
     /// The layers' memory, in order.

@@ -140,6 +140,26 @@ pub enum Error {
         /// What is wrong, as a predicate.
         fault: String,
     },
+    /// A model whose parts cannot be shared out among so many devices.
+    #[error(
+        "tensor parallelism on {of} devices: {fault}; choose another number of cards (--device cuda:0,cuda:1), or \
+         --split-mode layer"
+    )]
+    Shard {
+        /// How many devices there are.
+        of: usize,
+        /// What cannot be shared out.
+        fault: String,
+    },
+    /// Something that takes a model in one piece, or split by layers.
+    #[error(
+        "{what} are not for a model whose matrices are shared out among devices (--split-mode tensor); load it on one \
+         device, or with --split-mode layer"
+    )]
+    Shared {
+        /// What was asked for, in the plural.
+        what: &'static str,
+    },
     /// An attention implementation that is not known or cannot do what is asked.
     #[error("attn_implementation: {0}")]
     Attention(String),

@@ -138,10 +138,10 @@ impl DecoderLayer {
 
     fn forward(&self, cx: &Forward, x: &mut Residual, rope: &RopeTable, caches: &Caches) -> Result<()> {
         let h = x.norm(cx, &self.input_layernorm)?;
-        let h = self.self_attn.forward(cx, &h, rope, caches.kv(self.index)?)?.value(cx)?;
+        let h = self.self_attn.forward(cx, &h, rope, caches.kv(self.index)?)?.whole(cx)?;
         x.add(cx, Branch::Value(self.post_attention_layernorm.forward(cx, &h)?))?;
         let h = x.norm(cx, &self.pre_feedforward_layernorm)?;
-        let h = self.mlp.forward(cx, &h)?.value(cx)?;
+        let h = self.mlp.forward(cx, &h)?.whole(cx)?;
         x.add(cx, Branch::Value(self.post_feedforward_layernorm.forward(cx, &h)?))?;
         x.end_layer(cx, &self.name)
     }

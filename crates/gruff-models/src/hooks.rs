@@ -142,12 +142,19 @@ pub struct Hooks {
     registry: Arc<Registry>,
     /// What can be named; empty where nobody knows.
     modules: Arc<[ModuleInfo]>,
+    /// Whether there can be none.
+    closed: bool,
 }
 
 impl Hooks {
     /// No hooks yet, on a model of these modules.
     pub(crate) fn new(modules: &[ModuleInfo]) -> Self {
-        Self { registry: Arc::default(), modules: modules.into() }
+        Self { registry: Arc::default(), modules: modules.into(), closed: false }
+    }
+
+    /// Those of a model that takes none.
+    pub(crate) fn closed(modules: &[ModuleInfo]) -> Self {
+        Self { closed: true, ..Self::new(modules) }
     }
 
     /// Calls `hook` with the output of every module whose name matches `pattern` (`*` stands for any
@@ -158,7 +165,8 @@ impl Hooks {
     /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
     ///
     /// # Errors
-    /// [`Error::NoModule`] with near names when the pattern matches nothing.
+    /// [`Error::NoModule`] with near names when the pattern matches nothing, [`Error::Shared`] for a model whose matrices
+    /// are shared out among devices.
     pub fn on<F>(&self, pattern: &str, hook: F) -> Result<HookGuard>
     where
         F: Fn(&HookContext, &Tensor) -> Result<Option<Tensor>, HookError> + Send + Sync + 'static,
@@ -176,7 +184,8 @@ impl Hooks {
     /// The tensor's memory is used again as soon as the hook returns: copy what is to be kept.
     ///
     /// # Errors
-    /// [`Error::NoModule`] with near names when the pattern matches no module with a matrix.
+    /// [`Error::NoModule`] with near names when the pattern matches no module with a matrix, [`Error::Shared`] as for
+    /// [`on`](Self::on).
     pub fn on_input<F>(&self, pattern: &str, hook: F) -> Result<HookGuard>
     where
         F: Fn(&InputContext, &Tensor) -> Result<(), HookError> + Send + Sync + 'static,
@@ -190,6 +199,9 @@ impl Hooks {
 
     /// The pattern matches something, where it is known what there is.
     fn expect(&self, pattern: &str, kind: impl Fn(ModuleKind) -> bool) -> Result<()> {
+        if self.closed {
+            return Err(Error::Shared { what: "hooks" });
+        }
         let names = || self.modules.iter().filter(|info| kind(info.kind)).map(|info| info.name.as_str());
         if self.modules.is_empty() || names().any(|name| matches(pattern, name)) {
             return Ok(());

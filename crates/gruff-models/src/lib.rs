@@ -29,7 +29,9 @@ mod part_bytes;
 mod pattern;
 mod placement;
 mod prepare;
+mod shard;
 mod snapshot;
+mod tensor_parallel;
 mod weights;
 
 mod gemma3;

@@ -5,7 +5,7 @@ use gruff_kernels::Device;
 
 use crate::keys::{Keys, file_name};
 use crate::weights::Weights;
-use crate::{Error, Model, Names, Placement, Result, gemma3, llama, qwen2, qwen3, qwen35};
+use crate::{Error, Model, Names, Placement, Result, gemma3, llama, qwen2, qwen3, qwen35, tensor_parallel};
 
 /// One value of `general.architecture`, the file's names, and the function that puts the model together.
 type Architecture = (&'static str, Names, fn(&Keys, &Weights) -> Result<Box<dyn Model>>);
@@ -45,8 +45,12 @@ pub fn load(gguf: &Gguf, device: &Device) -> Result<Box<dyn Model>> {
 /// As [`load`], each part on the device that `placement` says.
 ///
 /// # Errors
-/// As [`load`]; [`Error::Kernel`] when a device has no room for its part.
+/// As [`load`]; [`Error::Kernel`] when a device has no room for its part, or cannot compute with the others;
+/// [`Error::Shard`] for matrices that cannot be shared out among the placement's devices.
 pub fn load_placed(gguf: &Gguf, placement: &Placement) -> Result<Box<dyn Model>> {
+    if !placement.ranks().is_empty() {
+        return tensor_parallel::load(gguf, placement);
+    }
     let architecture = gguf.metadata().require_str("general.architecture")?;
     check_decoder(gguf, architecture)?;
     let Some((_, names, load)) = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture) else {

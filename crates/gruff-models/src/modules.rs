@@ -86,11 +86,18 @@ pub(crate) type Replacements = HashMap<String, Arc<dyn Module>>;
 pub struct Modules {
     all: Arc<[ModuleInfo]>,
     replaced: Arc<Versioned<Replacements>>,
+    /// Whether none can be replaced.
+    closed: bool,
 }
 
 impl Modules {
     pub(crate) fn new(all: Vec<ModuleInfo>) -> Self {
-        Self { all: all.into(), replaced: Arc::default() }
+        Self { all: all.into(), replaced: Arc::default(), closed: false }
+    }
+
+    /// Those of a model in which none can be replaced.
+    pub(crate) fn closed(all: Vec<ModuleInfo>) -> Self {
+        Self { closed: true, ..Self::new(all) }
     }
 
     /// All of them, layer after layer.
@@ -103,8 +110,12 @@ impl Modules {
     ///
     /// # Errors
     /// [`Error::NoModule`] when there is none of that name, [`Error::Replace`] for what takes or gives more than
-    /// one tensor, and for what is replaced already.
+    /// one tensor, and for what is replaced already, [`Error::Shared`] for a model whose matrices are shared out among
+    /// devices.
     pub fn replace(&self, name: &str, module: Arc<dyn Module>) -> Result<ModuleGuard> {
+        if self.closed {
+            return Err(Error::Shared { what: "modules of one's own" });
+        }
         let Some(info) = self.all.iter().find(|info| info.name == name) else {
             return Err(no_module(name, self.all.iter().map(|info| info.name.as_str())));
         };

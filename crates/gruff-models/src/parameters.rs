@@ -248,6 +248,8 @@ pub struct Parameters {
     all: Arc<BTreeMap<String, Weight>>,
     overrides: Arc<Versioned<Overrides>>,
     copy: Option<Arc<Copy>>,
+    /// Whether none can be set.
+    closed: bool,
 }
 
 /// A parameter that is on another device a second time, where it is known by another name.
@@ -259,7 +261,12 @@ struct Copy {
 
 impl Parameters {
     pub(crate) fn new(all: BTreeMap<String, Weight>) -> Self {
-        Self { all: Arc::new(all), overrides: Arc::default(), copy: None }
+        Self { all: Arc::new(all), overrides: Arc::default(), copy: None, closed: false }
+    }
+
+    /// The same, to be read only.
+    pub(crate) fn closed(&self) -> Self {
+        Self { closed: true, ..self.clone() }
     }
 
     /// The same, where what stands in for the parameter `of` is on `device` too, by the name `name`.
@@ -289,8 +296,12 @@ impl Parameters {
     /// embedding table changes with the table.
     ///
     /// # Errors
-    /// [`Error::NoWeight`] when there is none of that name, [`Error::SetWeight`] for another shape or device.
+    /// [`Error::NoWeight`] when there is none of that name, [`Error::SetWeight`] for another shape or device,
+    /// [`Error::Shared`] for a model whose matrices are shared out among devices.
     pub fn set(&self, name: &str, weight: Weight) -> Result<()> {
+        if self.closed {
+            return Err(Error::Shared { what: "other weights" });
+        }
         let own = self.own(name)?;
         let refuse = |fault: String| Err(Error::SetWeight { name: name.to_owned(), fault });
         if weight.shape() != own.shape() {

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use gruff_kernels::Device;
+use gruff_kernels::{Device, Rank};
+
+use crate::shard::Shard;
 
 /// Where the parts of a model live: the embedding table, every layer with what it remembers, the routed experts of every
 /// layer, the head. A part is computed where it lives; the residual stream is carried to the device of the next layer, and
-/// what experts read to theirs and back.
+/// what experts read to theirs and back. Or every layer is on all of several devices, each of which has a part of its
+/// matrices ([`tensor_parallel`](Self::tensor_parallel)).
 ///
 /// Where devices round activations differently ([`Device::activations`]), results depend on the placement by more than the
 /// order of sums.
@@ -19,13 +22,47 @@ pub struct Placement {
     head: Option<Device>,
     layers: BTreeMap<usize, Device>,
     experts: BTreeMap<usize, Device>,
+    /// The devices that share matrices out; none where parts are whole.
+    ranks: Vec<Device>,
+    /// Which of such devices this is the placement on, where it is one's own.
+    rank: Option<Rank>,
 }
 
 impl Placement {
     /// Everything on one device.
     pub fn on(device: &Device) -> Self {
         let (layers, experts) = (BTreeMap::new(), BTreeMap::new());
-        Self { rest: device.clone(), embedding: None, head: None, layers, experts }
+        let (ranks, rank) = (Vec::new(), None);
+        Self { rest: device.clone(), embedding: None, head: None, layers, experts, ranks, rank }
+    }
+
+    /// Everything on all of these devices, each of which has a part of every matrix; the first leaves the logits.
+    ///
+    /// # Panics
+    /// Without a device.
+    pub fn tensor_parallel(devices: &[Device]) -> Self {
+        Self { ranks: devices.to_vec(), ..Self::on(&devices[0]) }
+    }
+
+    /// What one of several devices has that compute together.
+    pub(crate) fn of_rank(rank: Rank) -> Self {
+        let device = rank.device().clone();
+        Self { rank: Some(rank), ..Self::on(&device) }
+    }
+
+    /// The devices that share matrices out, in the order of their ranks; none where parts are whole.
+    pub fn ranks(&self) -> &[Device] {
+        &self.ranks
+    }
+
+    /// Which of several devices that compute together this is.
+    pub(crate) fn rank(&self) -> Option<&Rank> {
+        self.rank.as_ref()
+    }
+
+    /// The part of matrices that is here.
+    pub(crate) fn shard(&self) -> Shard {
+        self.rank.as_ref().map_or(Shard::WHOLE, |rank| Shard { rank: rank.rank(), of: rank.of() })
     }
 
     /// The same with these layers on `device`, and their experts unless those were placed.
@@ -67,6 +104,14 @@ impl Placement {
         self.layers.get(&layer).unwrap_or(&self.rest)
     }
 
+    /// The device of the cache with this number, of so many in all: those of a layer, or of a layer's part.
+    pub fn cache(&self, index: usize, caches: usize) -> &Device {
+        match self.ranks.as_slice() {
+            [] => self.layer(index),
+            ranks => &ranks[(index * ranks.len() / caches.max(1)).min(ranks.len() - 1)],
+        }
+    }
+
     /// The device of a layer's routed experts, where it has any.
     pub fn experts(&self, layer: usize) -> &Device {
         self.experts.get(&layer).unwrap_or_else(|| self.layer(layer))
@@ -94,6 +139,9 @@ impl Placement {
 
     /// The devices that parts of a model of so many layers live on, in the order in which a pass comes to them.
     pub fn devices(&self, layers: usize) -> Vec<&Device> {
+        if !self.ranks.is_empty() {
+            return self.ranks.iter().collect();
+        }
         let mut devices = vec![self.embedding()];
         let parts = (0..layers).flat_map(|layer| [self.layer(layer), self.experts(layer)]);
         for device in parts.chain([self.head()]) {
@@ -109,13 +157,17 @@ impl Placement {
         let named =
             self.layers.values().chain(self.experts.values()).chain(&self.embedding).chain(&self.head);
         let first = self.embedding();
-        !self.rest.same(first) || named.into_iter().any(|device| !device.same(first))
+        self.ranks.len() > 1 || !self.rest.same(first) || named.into_iter().any(|device| !device.same(first))
     }
 
     /// For people: each device and what of a model of so many layers lives there.
     pub fn describe(&self, layers: usize, sparse: bool) -> String {
         if !self.is_split() {
             return self.rest.name().to_owned();
+        }
+        if !self.ranks.is_empty() {
+            let names: Vec<&str> = self.ranks.iter().map(Device::name).collect();
+            return format!("tensor parallel: {}", names.join(", "));
         }
         let device = |own: &Device| {
             let mut parts = Vec::new();
@@ -143,13 +195,15 @@ impl Placement {
 
 impl fmt::Debug for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rest, embedding, head, layers, experts } = self;
+        let Self { rest, embedding, head, layers, experts, ranks, rank } = self;
         f.debug_struct("Placement")
             .field("rest", rest)
             .field("embedding", embedding)
             .field("head", head)
             .field("layers", layers)
             .field("experts", experts)
+            .field("ranks", ranks)
+            .field("rank", &rank.as_ref().map(Rank::rank))
             .finish()
     }
 }

@@ -97,6 +97,9 @@ fn rehearse(model: &dyn Model, steps: &Steps, device: &Device) -> Result<()> {
             continue;
         }
         let rows = logits.shape()[0];
+        if rows == 0 {
+            continue;
+        }
         let ids = logits.device().scratch(DType::I32, &[rows])?;
         for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.1)] {
             let spec = SampleSpec {

@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use gruff_gguf::{Gguf, TensorInfo};
-use gruff_kernels::{Device, Tensor};
+use gruff_kernels::{Device, ForeignBytes, Tensor};
 
 use crate::keys::file_name;
 use crate::parameters::PackedWeight;
+use crate::shard::{Part, Shard, cut};
 use crate::{Error, ModuleInfo, ModuleKind, Names, Placement, Result, Weight};
 
 /// The weights of a file for the devices of a placement, asked for by transformers' module names.
@@ -140,6 +142,10 @@ impl<'w> Module<'w> {
 
     /// Lets the parameter `name` of this module be known.
     pub(crate) fn name_weight(&self, name: &str, weight: &Weight) {
+        // A part is nobody's to see, and what was copied to a device is not to be kept here.
+        if !self.shard().is_whole() {
+            return;
+        }
         self.weights.named.borrow_mut().insert(format!("{}.{name}", self.name), weight.clone());
     }
 
@@ -153,6 +159,16 @@ impl<'w> Module<'w> {
         self.packed([1, rows, cols])
     }
 
+    /// The part of matrices that is asked for.
+    pub(crate) fn shard(&self) -> Shard {
+        self.weights.placement.shard()
+    }
+
+    /// The part of so many columns of the module's matrix that is here.
+    pub(crate) fn shared_columns(&self, cols: usize) -> Result<Range<usize>> {
+        self.shard().columns(&self.name, cols, self.require("weight")?.block_type()?)
+    }
+
     /// The device that the module lives on.
     fn device(&self) -> &'w Device {
         self.weights.placement.of_module(&self.name)
@@ -163,15 +179,36 @@ impl<'w> Module<'w> {
         self.packed_on(self.device(), shape)
     }
 
+    /// Some rows and columns of the module's weight, which is a stack `[matrices, rows, cols]`.
+    pub(crate) fn packed_part(&self, shape: [usize; 3], part: [&Part; 2]) -> Result<PackedWeight> {
+        self.load_packed(self.device(), shape, part)
+    }
+
     /// As [`packed`](Self::packed), on a device of the caller's choice.
     pub(crate) fn packed_on(&self, device: &Device, shape: [usize; 3]) -> Result<PackedWeight> {
+        self.load_packed(device, shape, [&Part::All; 2])
+    }
+
+    fn load_packed(&self, device: &Device, shape: [usize; 3], part: [&Part; 2]) -> Result<PackedWeight> {
         let gguf = self.weights.gguf;
         let [matrices, rows, cols] = shape;
         let tensor = self.require("weight")?;
         self.weights.check_shape(tensor, &[cols, rows, matrices])?;
         let (data, block_type) = (gguf.data(tensor)?, tensor.block_type()?);
         self.weights.mark(tensor);
-        let packed = PackedWeight::new(device, Arc::new(data), block_type, shape)?;
+        let (mut bytes, mut kept): (ForeignBytes, _) = (Arc::new(data), shape);
+        if part != [&Part::All; 2] {
+            bytes = cut(bytes, block_type, shape, part).map_err(|_| {
+                let values = block_type.values();
+                let fault = format!(
+                    "{}: a part of its columns is not whole blocks of {values} ({block_type})",
+                    self.name
+                );
+                self.shard().refuse(fault)
+            })?;
+            kept = [matrices, part[0].count(rows), part[1].count(cols)];
+        }
+        let packed = PackedWeight::new(device, bytes, block_type, kept)?;
         // The scale that quantized activations would have is of no use to kernels that measure it.
         if let Some(scale) = self.tensor("input_scale") {
             self.weights.mark(scale);
@@ -197,29 +234,38 @@ impl<'w> Module<'w> {
 
     /// The module's weight, dense: `shape` outermost first.
     pub(crate) fn weight(&self, shape: &[usize]) -> Result<Tensor> {
-        let weight = self.dense(self.require("weight")?, shape)?;
+        self.weight_part(shape, &Part::All)
+    }
+
+    /// Some of its outermost entries.
+    pub(crate) fn weight_part(&self, shape: &[usize], part: &Part) -> Result<Tensor> {
+        let weight = self.dense(self.require("weight")?, shape, part)?;
         self.name_weight("weight", &Weight::Dense(weight.clone()));
         Ok(weight)
     }
 
-    /// The module's bias `[len]`, if the file has one.
-    pub(crate) fn bias(&self, len: usize) -> Result<Option<Tensor>> {
-        self.tensor("bias").map(|tensor| self.dense(tensor, &[len])).transpose()
+    /// A part of the module's bias `[len]`, if the file has one.
+    pub(crate) fn bias(&self, len: usize, part: &Part) -> Result<Option<Tensor>> {
+        self.tensor("bias").map(|tensor| self.dense(tensor, &[len], part)).transpose()
     }
 
-    /// A parameter of the module that is no submodule's weight: `A_log`, `[len]`.
-    pub(crate) fn parameter(&self, name: &str, len: usize) -> Result<Tensor> {
+    /// A part of a parameter of the module that is no submodule's weight: `A_log`, `[len]`.
+    pub(crate) fn parameter(&self, name: &str, len: usize, part: &Part) -> Result<Tensor> {
         let full = format!("{}.{name}", self.name);
         let tensor = self.weights.names.gguf(&full).unwrap_or(full);
-        let parameter = self.dense(self.weights.gguf.require(&tensor)?, &[len])?;
+        let parameter = self.dense(self.weights.gguf.require(&tensor)?, &[len], part)?;
         self.name_weight(name, &Weight::Dense(parameter.clone()));
         Ok(parameter)
     }
 
-    fn dense(&self, tensor: &TensorInfo, shape: &[usize]) -> Result<Tensor> {
+    fn dense(&self, tensor: &TensorInfo, shape: &[usize], part: &Part) -> Result<Tensor> {
         let expected: Vec<usize> = shape.iter().rev().copied().collect();
         self.weights.check_shape(tensor, &expected)?;
-        Ok(self.device().tensor_f32(&self.weights.unpack(tensor)?, shape)?)
+        let width = shape[1..].iter().product();
+        let values = part.of_values(self.weights.unpack(tensor)?, width);
+        let mut kept = shape.to_vec();
+        kept[0] = part.count(shape[0]);
+        Ok(self.device().tensor_f32(&values, &kept)?)
     }
 
     fn tensor(&self, suffix: &str) -> Option<&'w TensorInfo> {

@@ -72,7 +72,7 @@ fn distance(actual: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 
 /// The same model with every tensor unpacked to F32.
 fn dequantized(gguf: &Gguf) -> File {
-    let mut file = File { metadata: gguf.metadata().clone(), tensors: Vec::new() };
+    let mut file = File { metadata: gguf.metadata().clone(), tensors: Vec::new(), width: 0 };
     for tensor in gguf.tensors() {
         let data = gguf.data(tensor).expect("data");
         let values = tensor.block_type().expect("known").unpack_to_vec(&data).expect("whole blocks");

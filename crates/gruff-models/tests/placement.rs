@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{ARCHITECTURES, File, Sequence, cpu, ids, logits, nmse, step};
+use common::{ARCHITECTURES, File, cpu, ids, logits, nmse, story};
 use gruff_blocks::BlockType;
 use gruff_kernels::{
     Activations, CudaError, CudaOptions, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, StepTokens,
@@ -35,45 +35,14 @@ fn load(file: &File, placement: &Placement) -> Box<dyn Model> {
     load_placed(&file.build(), placement).expect("the model loads")
 }
 
-fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
-    rows.iter().flatten().map(|value| value.to_bits()).collect()
-}
-
-/// Two sequences through prompts, answers, a rollback, a snapshot and copied pages: all logits.
-fn story(model: &dyn Model) -> Vec<u32> {
-    let mut caches = common::caches(model, KvDtype::F16, 3, 4 * PAGE_LEN, 8);
-    let mut sequences = [Sequence::new(ids(1, 90), 0, 3), Sequence::new(ids(2, 90), 1, 3)];
-    for lens in [[70, 5], [1, 1], [0, 20], [1, 1], [3, 4]] {
-        step(model, &mut caches, &mut sequences, &lens);
-    }
-    sequences[0].truncate(72);
-    step(model, &mut caches, &mut sequences, &[2, 1]);
-    let mut all: Vec<u32> = sequences.iter().flat_map(|sequence| bits(&sequence.logits)).collect();
-    // The first one goes on in the third slot.
-    let past = sequences[0].past;
-    let kept = caches.snapshot(0, past).expect("a snapshot");
-    caches.restore(&kept, 2).expect("the same caches");
-    let mut fork = Sequence::new(ids(1, 90), 2, 3);
-    fork.past = past;
-    for (own, from) in fork.pages.clone().into_iter().zip(sequences[0].pages.clone()) {
-        caches.copy_page(from, own).expect("a page");
-        let bytes = caches.page_bytes(own).expect("a page");
-        caches.write_page(own, &bytes).expect("a page");
-    }
-    let mut fork = [fork];
-    step(model, &mut caches, &mut fork, &[4]);
-    all.extend(bits(&fork[0].logits));
-    all
-}
-
 #[test]
 fn a_model_on_several_devices_has_the_bits_of_one() {
     for architecture in ARCHITECTURES {
         let file = File::new(architecture, BlockType::Q4_0);
-        let expected = story(&*file.load(&cpu(Activations::Int8)));
+        let expected = story(&*file.load(&cpu(Activations::Int8)), KvDtype::F16);
         for placement in placements(&cpus()) {
             let model = load(&file, &placement);
-            assert!(story(&*model) == expected, "{architecture}, {placement:?}");
+            assert!(story(&*model, KvDtype::F16) == expected, "{architecture}, {placement:?}");
         }
     }
 }
@@ -307,7 +276,7 @@ fn cards(activations: Activations) -> Option<[Device; 2]> {
 fn two_cards_have_the_bits_of_one() {
     let Some([a, b]) = cards(Activations::Bf16) else { return };
     let file = File::new("qwen35moe", BlockType::Q4_0);
-    let expected = story(&*file.load(&a));
+    let expected = story(&*file.load(&a), KvDtype::F16);
     for placement in [
         Placement::on(&a).with_layers(2..4, &b).with_head(&b),
         Placement::on(&b).with_experts(1..4, &a).with_embedding(&a),
@@ -316,7 +285,7 @@ fn two_cards_have_the_bits_of_one() {
         let steps = Steps { kv_dtype: KvDtype::F16, sequences: 2, tokens: 75 };
         prepare(&*model, &steps).expect("kernels compile");
         let ready = [&a, &b].map(Device::loaded_kernels);
-        assert!(story(&*model) == expected, "{placement:?}");
+        assert!(story(&*model, KvDtype::F16) == expected, "{placement:?}");
         let experts_apart = !placement.experts(1).same(placement.layer(1));
         assert!(experts_apart || [&a, &b].map(Device::loaded_kernels) == ready, "nothing is left to compile");
     }

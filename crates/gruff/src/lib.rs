@@ -73,7 +73,7 @@ pub use gruff_engine::logits::{self, LogitsProcessor, PrefixAllowedTokens, Token
 pub use gruff_engine::stopping::{self, StoppingCriteria, criterion_fn};
 pub use gruff_engine::{
     AttentionWeights, BeamOutput, Context, DevicePlan, EarlyStopping, Error as EngineError, Event,
-    FinishReason, MemoryPlan, RequestId, TokenDetails, Usage,
+    FinishReason, MemoryPlan, RequestId, SplitMode, TokenDetails, Usage,
 };
 pub use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 pub use gruff_kernels::{Device, KvDtype, Tensor};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gruff_engine::{Division, EngineOptions, MemoryPlan, fits_on, place};
+use gruff_engine::{Division, EngineOptions, MemoryPlan, SplitMode, fits_on, place};
 use gruff_gguf::Gguf;
 use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, Without, cuda};
 use gruff_models::{Model, Placement};
@@ -90,10 +90,16 @@ impl LoadOptions {
 
     /// See [`place`](Self::place), for such an engine.
     fn place_for(&self, gguf: &Gguf, engine: &EngineOptions) -> Result<Placed> {
+        if !self.device_map.is_empty() && self.split_mode == SplitMode::Tensor {
+            return Err(Error::Option(
+                "device_map places each part on one device, and tensor splits every part; leave one of them out".to_owned(),
+            ));
+        }
         if !self.device_map.is_empty() {
             return self.place_by_map(gguf, engine);
         }
         let division = Division {
+            split_mode: self.split_mode,
             gpu_layers: self.gpu_layers,
             cpu_moe: self.cpu_moe,
             shares: self.tensor_split.clone(),
@@ -111,11 +117,12 @@ impl LoadOptions {
                 };
                 let Cards { devices, fault, faulty } = self.usable_cards(alone);
                 if devices.is_empty() {
-                    let Division { gpu_layers, cpu_moe, shares } = &division;
-                    if gpu_layers.unwrap_or(0) > 0 || cpu_moe.is_some() || !shares.is_empty() {
+                    let Division { split_mode, gpu_layers, cpu_moe, shares } = &division;
+                    let tensor = *split_mode == SplitMode::Tensor;
+                    if tensor || gpu_layers.unwrap_or(0) > 0 || cpu_moe.is_some() || !shares.is_empty() {
                         return Err(Error::Option(format!(
                             "there is no card to place a part of the model on: {fault}; leave --gpu-layers, --n-cpu-moe, \
-                             --cpu-moe and --tensor-split out"
+                             --cpu-moe, --tensor-split and --split-mode out"
                         )));
                     }
                     if faulty {
@@ -130,7 +137,7 @@ impl LoadOptions {
             "cpu" | "reference" => {
                 if division != Division::default() {
                     return Err(Error::Option(format!(
-                        "--gpu-layers, --n-cpu-moe and --tensor-split divide a model between cards and the CPU; \
+                        "--gpu-layers, --n-cpu-moe, --tensor-split and --split-mode divide a model between cards and the CPU; \
                          choose --device auto or cuda,cpu instead of {asked}"
                     )));
                 }
@@ -140,6 +147,11 @@ impl LoadOptions {
             list => {
                 let names: Vec<&str> = list.split(',').map(str::trim).collect();
                 let cpu = names.contains(&"cpu");
+                if cpu && self.split_mode == SplitMode::Tensor {
+                    return Err(Error::Option(format!(
+                        "--split-mode tensor is for cards alone; leave the CPU out of --device {asked}"
+                    )));
+                }
                 let cards = names.iter().filter(|name| **name != "cpu");
                 (cards.map(|name| self.card(name)).collect::<Result<Vec<_>>>()?, cpu)
             }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use gruff_engine::{Context, EngineOptions};
+use gruff_engine::{Context, EngineOptions, SplitMode};
 use gruff_gguf::Gguf;
 use gruff_hub::{Environment, Hub, ModelFiles, ModelId, Progress};
 use gruff_kernels::{Device, KvDtype, Without};
@@ -99,10 +99,13 @@ pub struct LoadOptions {
     pub gpu_layers: Option<usize>,
     /// Layers whose experts are on the CPU, the first ones: llama.cpp's `--n-cpu-moe`. `None` for what is needed.
     pub cpu_moe: Option<usize>,
+    /// What goes to which of several cards: layers, or with [`SplitMode::Tensor`] a part of every matrix to each, as with
+    /// transformers' `tp_plan="auto"`.
+    pub split_mode: SplitMode,
     /// The cards' shares of the layers; empty for shares like their free memory.
     pub tensor_split: Vec<f64>,
     /// Devices by module names, as transformers' `device_map`: `model.layers.3` or `model.layers.3.mlp.experts` to
-    /// `cuda:1`, an empty name for all else. Where it says anything, [`device`](Self::device) and the three above do not
+    /// `cuda:1`, an empty name for all else. Where it says anything, [`device`](Self::device) and the four above do not
     /// count.
     pub device_map: BTreeMap<String, String>,
     /// Threads that compute; `None` for the physical cores.
@@ -256,6 +259,12 @@ impl<T> Pretrained<T> {
     ) -> Self {
         self.options.device_map =
             map.into_iter().map(|(module, device)| (module.into(), device.into())).collect();
+        self
+    }
+
+    /// What goes to which of several cards: see [`LoadOptions::split_mode`].
+    pub fn split_mode(mut self, mode: SplitMode) -> Self {
+        self.options.split_mode = mode;
         self
     }
 

@@ -3,7 +3,7 @@ use std::io::Write;
 use clap::Args;
 use gruff::floors::blocks::BlockType;
 use gruff::floors::kernels::topology::Topology;
-use gruff::floors::kernels::{Device, Isa, cuda};
+use gruff::floors::kernels::{Collective, Device, Isa, cuda};
 use gruff::{AutoModelForCausalLM, Checkpoint, FromCheckpoint, Hub, LoadOptions, system};
 
 use crate::args::{ComputeArgs, SourceArgs};
@@ -112,9 +112,14 @@ fn cuda_lines(out: &mut impl Write) -> std::io::Result<()> {
     match cuda::Nvrtc::find(cards[0].driver) {
         Ok(nvrtc) => {
             let (major, minor) = nvrtc.version();
-            line(out, "nvrtc", format!("{major}.{minor} at {}", nvrtc.path()))
+            line(out, "nvrtc", format!("{major}.{minor} at {}", nvrtc.path()))?;
         }
-        Err(error) => line(out, "nvrtc", error),
+        Err(error) => line(out, "nvrtc", error)?,
+    }
+    // What several cards compute together through.
+    match Collective::library() {
+        Ok(found) => line(out, "nccl", found),
+        Err(error) => line(out, "nccl", error),
     }
 }
 

@@ -1,8 +1,11 @@
+use std::ops::Range;
+
 use gruff_kernels::attention::{self, AttentionSpec, HeadNorms};
 use gruff_kernels::{Activation, KvLayer, Tensor, elementwise};
 
 use super::eager::Eager;
 use super::{Branch, Forward, Linear, RmsNorm, RopeTable};
+use crate::shard::{HeadShare, Part};
 use crate::weights::Module;
 use crate::{LayerCache, ModuleKind, Result};
 
@@ -46,12 +49,15 @@ pub(crate) struct Attention {
 impl Attention {
     pub(crate) fn load(w: Module, config: AttentionConfig) -> Result<Self> {
         let AttentionConfig { hidden_size, heads, kv_heads, head_dim, value_dim, .. } = config;
-        let queries = heads * head_dim;
-        let parts = [
-            ("q_proj", if config.gated { 2 * queries } else { queries }),
-            ("k_proj", kv_heads * head_dim),
-            ("v_proj", kv_heads * value_dim),
-        ];
+        let HeadShare { queries, keys } = w.shard().heads(w.name(), heads, kv_heads)?;
+        let of = |own: &Range<usize>, all: usize, each: usize| {
+            (all * each, Part::of_heads(std::slice::from_ref(own), each, all))
+        };
+        let (q, q_rows) = of(&queries, heads, if config.gated { 2 * head_dim } else { head_dim });
+        let (k, k_rows) = of(&keys, kv_heads, head_dim);
+        let (v, v_rows) = of(&keys, kv_heads, value_dim);
+        let (outputs, columns) = of(&queries, heads, value_dim);
+        let parts = [("q_proj", q, q_rows), ("k_proj", k, k_rows), ("v_proj", v, v_rows)];
         let [q_proj, k_proj, v_proj] = Linear::load_many(&w, "qkv_proj", parts, hidden_size)?;
         let norm = |name| config.qk_norm.map(|eps| RmsNorm::load(w.module(name), head_dim, eps)).transpose();
         w.declare(ModuleKind::Attention);
@@ -61,9 +67,9 @@ impl Attention {
             attn_output: w.declare_value("attn_output"),
             q_norm: norm("q_norm")?,
             k_norm: norm("k_norm")?,
-            o_proj: Linear::load(w.module("o_proj"), hidden_size, heads * value_dim)?,
+            o_proj: Linear::load_part(w.module("o_proj"), [hidden_size, outputs], [&Part::All, &columns])?,
             name: w.name().to_owned(),
-            config,
+            config: AttentionConfig { heads: queries.len(), kv_heads: keys.len(), ..config },
             q_proj,
             k_proj,
             v_proj,

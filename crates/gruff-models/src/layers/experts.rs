@@ -3,6 +3,7 @@ use gruff_kernels::{Activation, DType, PackedTensor, Tensor, elementwise, moe};
 
 use super::Forward;
 use crate::parameters::PackedWeight;
+use crate::shard::Part;
 use crate::weights::Module;
 use crate::{ModuleKind, Result, RoutedRows, Weight};
 
@@ -18,21 +19,32 @@ pub(crate) struct ExpertStack {
 }
 
 impl ExpertStack {
-    /// `[experts, outputs, inputs]`.
-    pub(crate) fn load(w: Module, shape: [usize; 3]) -> Result<Self> {
+    /// Some outputs and inputs of `[experts, outputs, inputs]`.
+    pub(crate) fn load(w: Module, shape: [usize; 3], part: [&Part; 2]) -> Result<Self> {
         w.declare(ModuleKind::Experts);
-        Ok(Self::named(&w, &w.packed(shape)?, w.name()))
+        Ok(Self::named(&w, &w.packed_part(shape, part)?, w.name()))
     }
 
-    /// Two stacks from one tensor: the first half of every expert's outputs, and the second.
+    /// Two stacks from one tensor: some of the first half of every expert's outputs, and of the second.
     pub(crate) fn load_halves(
         fused: Module,
         names: [Module; 2],
         [experts, outputs, inputs]: [usize; 3],
+        part: &Part,
     ) -> Result<[Self; 2]> {
         fused.declare(ModuleKind::Stack);
-        let both = fused.packed([experts, 2 * outputs, inputs])?;
         let [first, second] = names;
+        let shape = [experts, 2 * outputs, inputs];
+        if !fused.shard().is_whole() {
+            let half = |start| -> Result<_> {
+                fused.packed_part(shape, [&part.within(start, outputs, 2 * outputs), &Part::All])
+            };
+            return Ok([
+                Self::named(&first, &half(0)?, fused.name()),
+                Self::named(&second, &half(outputs)?, fused.name()),
+            ]);
+        }
+        let both = fused.packed(shape)?;
         Ok([
             Self::named(&first, &both.narrow_rows(0, outputs)?, fused.name()),
             Self::named(&second, &both.narrow_rows(outputs, outputs)?, fused.name()),

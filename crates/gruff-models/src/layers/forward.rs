@@ -78,7 +78,7 @@ impl<'a> Forward<'a> {
     ) -> Result<Tensor> {
         let device = self.device.get();
         // Recordings are of one device.
-        let plain = self.is_plain() && !self.placement.is_split();
+        let plain = self.is_plain() && !self.placement.is_split() && self.placement.rank().is_none();
         if !plain || !caches.admit(self.step, base.config.vocab_size, device) {
             return self.drawn(pass(self)?);
         }
@@ -141,6 +141,19 @@ impl<'a> Forward<'a> {
             return Ok(self.device().scratch(tensor.dtype(), tensor.shape())?);
         }
         Ok(tensor.to_device(self.device())?)
+    }
+
+    /// Whether matrices are shared out, so that a block's last projection gives a summand of its output.
+    pub(crate) fn is_shared_out(&self) -> bool {
+        self.placement.rank().is_some()
+    }
+
+    /// The sum of what each of the devices has computed that share matrices out; the value itself where none do.
+    pub(crate) fn sum_of_ranks(&self, value: Tensor) -> Result<Tensor> {
+        match self.placement.rank() {
+            None => Ok(value),
+            Some(rank) => Ok(rank.all_reduce(&value)?),
+        }
     }
 
     /// An f32 tensor for intermediate results, its content undefined.

@@ -3,6 +3,7 @@ use gruff_kernels::{Activation, StateLayer, StateShape, Tensor, norm};
 
 use super::{Branch, Forward, Linear, RmsNorm, recurrent};
 use crate::keys::Keys;
+use crate::shard::Part;
 use crate::weights::Module;
 use crate::{Error, LayerCache, ModuleKind, Result};
 
@@ -83,23 +84,42 @@ pub(crate) struct GatedDeltaNet {
 
 impl GatedDeltaNet {
     pub(crate) fn load(w: Module, config: GatedDeltaNetConfig) -> Result<Self> {
-        let GatedDeltaNetConfig { hidden_size, num_v_heads, head_v_dim, .. } = config;
+        let GatedDeltaNetConfig { hidden_size, num_k_heads, num_v_heads, head_k_dim, head_v_dim, .. } =
+            config;
         w.declare(ModuleKind::LinearAttention);
-        let linear = |name, outputs| Linear::load(w.module(name), outputs, hidden_size);
+        // Value heads in their tiled order: as many strips as there are of them to a key head. What is left of each strip is in
+        // that order again.
+        let own = w.shard().even(&format!("key heads of {}", w.name()), num_k_heads)?;
+        let strips = (0..num_v_heads).step_by(num_k_heads);
+        let strips: Vec<_> = strips.map(|first| first + own.start..first + own.end).collect();
+        let keys = Part::of_heads(std::slice::from_ref(&own), head_k_dim, num_k_heads);
+        let values = Part::of_heads(&strips, head_v_dim, num_v_heads);
+        let heads = Part::of_heads(&strips, 1, num_v_heads);
+        let (key_dim, value_dim) = (config.key_dim(), config.value_dim());
+        let mixed = Part::stacked(&[(&keys, key_dim), (&keys, key_dim), (&values, value_dim)]);
+        let linear = |name, outputs, rows| {
+            Linear::load_part(w.module(name), [outputs, hidden_size], [rows, &Part::All])
+        };
+        let conv = [config.conv_dim(), config.conv_kernel_size];
+        let out_proj = w.module("out_proj");
         Ok(Self {
-            in_proj_qkv: linear("in_proj_qkv", config.conv_dim())?,
-            in_proj_z: linear("in_proj_z", config.value_dim())?,
-            in_proj_b: linear("in_proj_b", num_v_heads)?,
-            in_proj_a: linear("in_proj_a", num_v_heads)?,
-            conv1d: w.module("conv1d").weight(&[config.conv_dim(), config.conv_kernel_size])?,
-            dt_bias: w.parameter("dt_bias", num_v_heads)?,
-            a_neg: w.parameter("A_log", num_v_heads)?,
+            in_proj_qkv: linear("in_proj_qkv", config.conv_dim(), &mixed)?,
+            in_proj_z: linear("in_proj_z", value_dim, &values)?,
+            in_proj_b: linear("in_proj_b", num_v_heads, &heads)?,
+            in_proj_a: linear("in_proj_a", num_v_heads, &heads)?,
+            conv1d: w.module("conv1d").weight_part(&conv, &mixed)?,
+            dt_bias: w.parameter("dt_bias", num_v_heads, &heads)?,
+            a_neg: w.parameter("A_log", num_v_heads, &heads)?,
             norm: RmsNorm::load_gated(w.module("norm"), head_v_dim, config.rms_norm_eps)?,
-            out_proj: Linear::load(w.module("out_proj"), hidden_size, config.value_dim())?,
+            out_proj: Linear::load_part(out_proj, [hidden_size, value_dim], [&Part::All, &values])?,
             qkv: ["q", "k", "v"].map(|name| w.declare_value(name)),
             recurrent_state: w.declare_value("recurrent_state"),
             name: w.name().to_owned(),
-            config,
+            config: GatedDeltaNetConfig {
+                num_k_heads: own.len(),
+                num_v_heads: heads.count(num_v_heads),
+                ..config
+            },
         })
     }
 

@@ -1,9 +1,12 @@
-use gruff_kernels::{Activation, DType, Tensor, elementwise};
+use std::ops::Range;
+
+use gruff_kernels::{Activation, DType, Rank, Tensor, elementwise};
 
 use super::{Embedding, Forward, Linear, Residual, RmsNorm};
 use crate::Result;
 use crate::config::DecoderConfig;
 use crate::parameters::PackedWeight;
+use crate::shard::{Part, Shard};
 use crate::weights::Weights;
 
 /// The end of a decoder: final norm and projection to logits.
@@ -12,6 +15,15 @@ pub(crate) struct Head {
     norm: RmsNorm,
     lm_head: Linear,
     softcap: Option<f32>,
+    vocab_size: usize,
+}
+
+/// The rows of the vocabulary that a device has.
+fn shared_rows(shard: Shard, vocab_size: usize) -> Result<Range<usize>> {
+    /// More than kernels take at a time.
+    const UNIT: usize = 64;
+    let rows = shard.in_units(vocab_size, UNIT).or_else(|| shard.in_units(vocab_size, 1));
+    rows.ok_or_else(|| shard.refuse(format!("a vocabulary of {vocab_size} is too small to share out")))
 }
 
 impl Head {
@@ -22,26 +34,31 @@ impl Head {
         embed_tokens: &Embedding,
         softcap: Option<f32>,
     ) -> Result<Self> {
-        let norm = RmsNorm::load(weights.module("model.norm"), config.hidden_size, config.rms_norm_eps)?;
+        let DecoderConfig { hidden_size, vocab_size, rms_norm_eps, .. } = *config;
+        let norm = RmsNorm::load(weights.module("model.norm"), hidden_size, rms_norm_eps)?;
         let w = weights.module("lm_head");
+        let rows = shared_rows(w.shard(), vocab_size)?;
         let lm_head = if w.exists() {
-            Linear::load(w, config.vocab_size, config.hidden_size)?
+            let rows = Part::range(rows, vocab_size);
+            Linear::load_part(w, [vocab_size, hidden_size], [&rows, &Part::All])?
         } else {
             let place = weights.placement();
             let (table, far) = (weights.module(embed_tokens.name()), !place.head().same(place.embedding()));
-            let copy = far.then(|| table.packed_on(place.head(), [1, config.vocab_size, config.hidden_size]));
-            let copy = copy.transpose()?;
+            let copy =
+                far.then(|| table.packed_on(place.head(), [1, vocab_size, hidden_size])).transpose()?;
             let weight = copy.as_ref().map_or(embed_tokens.weight(), PackedWeight::tensor);
-            Linear::shared(&w, embed_tokens.name(), weight)
+            let weight = weight.narrow_rows(rows.start, rows.len())?;
+            Linear::shared(&w, embed_tokens.name(), &weight)
         };
-        Ok(Self { norm, lm_head, softcap })
+        Ok(Self { norm, lm_head, softcap, vocab_size })
     }
 
-    /// Logits `[R, vocab]` of the rows that the step asks for.
+    /// Logits `[R, vocab]` of the rows that the step asks for; of devices that share the vocabulary out, on the first, and
+    /// no row on the others.
     pub(crate) fn forward(&self, cx: &Forward, mut x: Residual) -> Result<Tensor> {
         x.enter(cx, cx.placement.head())?;
         if cx.is_idle() {
-            return Ok(cx.device().zeros(DType::F32, &[0, self.lm_head.outputs()])?);
+            return self.none(cx);
         }
         let wanted = !cx.step.output_rows().is_empty();
         if wanted || cx.keeps_last_hidden_state() {
@@ -50,7 +67,11 @@ impl Head {
                 return self.logits(cx, &h);
             }
         }
-        Ok(cx.device().zeros(DType::F32, &[0, self.lm_head.outputs()])?)
+        self.none(cx)
+    }
+
+    fn none(&self, cx: &Forward) -> Result<Tensor> {
+        Ok(cx.device().zeros(DType::F32, &[0, self.vocab_size])?)
     }
 
     fn logits(&self, cx: &Forward, h: &Activation) -> Result<Tensor> {
@@ -58,6 +79,39 @@ impl Head {
         let logits = self.lm_head.forward(cx, h)?;
         if let Some(cap) = self.softcap {
             elementwise::softcap(&logits, cap)?;
+        }
+        match cx.placement.rank() {
+            None => Ok(logits),
+            Some(rank) => self.gather(cx, rank, &logits),
+        }
+    }
+
+    /// Puts the columns that the devices have computed beside each other. Every device gives as many values, those with fewer
+    /// columns some behind theirs that nobody reads.
+    fn gather(&self, cx: &Forward, rank: &Rank, own: &Tensor) -> Result<Tensor> {
+        let of = rank.of();
+        let columns = (0..of).map(|rank| shared_rows(Shard { rank, of }, self.vocab_size));
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let rows = own.shape()[0];
+        let most = columns.iter().map(Range::len).max().unwrap_or(0);
+        let given = match own.shape()[1] == most {
+            true => own.clone(),
+            false => {
+                let longer = cx.scratch(&[rows * most])?;
+                elementwise::copy(own, &longer.narrow(0, 0, own.len())?.reshape(own.shape())?)?;
+                longer
+            }
+        };
+        let all = cx.scratch(&[of, rows * most])?;
+        rank.all_gather(&given, &all)?;
+        if rank.rank() > 0 {
+            return self.none(cx);
+        }
+        let logits = cx.scratch(&[rows, self.vocab_size])?;
+        for (rank, columns) in columns.into_iter().enumerate() {
+            let part = all.select(0, rank)?.narrow(0, 0, rows * columns.len())?;
+            let part = part.reshape(&[rows, columns.len()])?;
+            elementwise::copy(&part, &logits.narrow(1, columns.start, columns.len())?)?;
         }
         Ok(logits)
     }

@@ -3,6 +3,7 @@ use gruff_kernels::{Activation, PackedTensor, Tensor};
 
 use super::Forward;
 use crate::parameters::PackedWeight;
+use crate::shard::Part;
 use crate::weights::Module;
 use crate::{ModuleKind, Result, Weight};
 
@@ -20,7 +21,15 @@ pub(crate) struct Linear {
 impl Linear {
     /// `[outputs, inputs]`, with a bias where the file has one.
     pub(crate) fn load(w: Module, outputs: usize, inputs: usize) -> Result<Self> {
-        let (weight, bias) = (w.matrix(outputs, inputs)?, w.bias(outputs)?);
+        Self::load_part(w, [outputs, inputs], [&Part::All; 2])
+    }
+
+    /// Some of the outputs, from some of the inputs. Where inputs are missing, products are summands of the whole's; its bias
+    /// is with the first of them.
+    pub(crate) fn load_part(w: Module, [outputs, inputs]: [usize; 2], part: [&Part; 2]) -> Result<Self> {
+        let weight = w.packed_part([1, outputs, inputs], part)?;
+        let summand = *part[1] != Part::All && w.shard().rank > 0;
+        let bias = if summand { None } else { w.bias(outputs, part[0])? };
         Ok(Self::named(&w, &weight, bias, w.name()))
     }
 
@@ -41,22 +50,32 @@ impl Linear {
     }
 
     /// Several matrices that read one input, from their own tensors or from one that stacks their rows:
-    /// `parts` are (name, outputs) inside `w`.
+    /// `parts` are (name, outputs, those of them that are asked for) inside `w`.
     pub(crate) fn load_many<const N: usize>(
         w: &Module,
         fused: &str,
-        parts: [(&str, usize); N],
+        parts: [(&str, usize, Part); N],
         inputs: usize,
     ) -> Result<[Self; N]> {
         let fused = w.module(fused);
         if !fused.exists() || w.module(parts[0].0).exists() {
-            return try_map(parts, |(name, outputs)| Linear::load(w.module(name), outputs, inputs));
+            return try_map(parts, |(name, outputs, rows)| {
+                Linear::load_part(w.module(name), [outputs, inputs], [&rows, &Part::All])
+            });
         }
         fused.declare(ModuleKind::Stack);
-        let outputs = parts.iter().map(|(_, outputs)| outputs).sum();
-        let (weight, bias) = (fused.matrix(outputs, inputs)?, fused.bias(outputs)?);
+        let all = parts.iter().map(|(_, outputs, _)| outputs).sum();
         let mut start = 0;
-        try_map(parts, |(name, outputs)| {
+        if !w.shard().is_whole() {
+            return try_map(parts, |(name, outputs, rows)| {
+                let rows = rows.within(start, outputs, all);
+                start += outputs;
+                let weight = fused.packed_part([1, all, inputs], [&rows, &Part::All])?;
+                Ok(Self::named(&w.module(name), &weight, fused.bias(all, &rows)?, fused.name()))
+            });
+        }
+        let (weight, bias) = (fused.matrix(all, inputs)?, fused.bias(all, &Part::All)?);
+        try_map(parts, |(name, outputs, _)| {
             let weight = weight.narrow_rows(start, outputs)?;
             let bias = bias.as_ref().map(|bias| bias.narrow(0, start, outputs)).transpose()?;
             start += outputs;

@@ -2,6 +2,7 @@ use gruff_kernels::matmul::Glu;
 use gruff_kernels::{Activation, elementwise};
 
 use super::{Branch, Forward, Linear};
+use crate::shard::Part;
 use crate::weights::Module;
 use crate::{ModuleKind, Result};
 
@@ -17,9 +18,11 @@ pub(crate) struct Mlp {
 
 impl Mlp {
     pub(crate) fn load(w: Module, hidden_size: usize, intermediate_size: usize, glu: Glu) -> Result<Self> {
-        let parts = [("gate_proj", intermediate_size), ("up_proj", intermediate_size)];
+        let down_proj = w.module("down_proj");
+        let inner = Part::range(down_proj.shared_columns(intermediate_size)?, intermediate_size);
+        let parts = ["gate_proj", "up_proj"].map(|name| (name, intermediate_size, inner.clone()));
         let [gate_proj, up_proj] = Linear::load_many(&w, "gate_up_proj", parts, hidden_size)?;
-        let down_proj = Linear::load(w.module("down_proj"), hidden_size, intermediate_size)?;
+        let down_proj = Linear::load_part(down_proj, [hidden_size, intermediate_size], [&Part::All, &inner])?;
         w.declare(ModuleKind::FeedForward);
         Ok(Self { name: w.name().to_owned(), gate_proj, up_proj, down_proj, glu })
     }

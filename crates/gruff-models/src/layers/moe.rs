@@ -4,6 +4,7 @@ use gruff_kernels::{Activation, DType, Device, Tensor, elementwise};
 
 use super::{Branch, ExpertStack, Forward, Linear, Mlp};
 use crate::keys::Keys;
+use crate::shard::Part;
 use crate::weights::Module;
 use crate::{ModuleKind, Result};
 
@@ -92,12 +93,15 @@ impl Moe {
         let width = config.moe_intermediate_size.get(layer).copied().unwrap_or(0);
         let stacks = w.module("experts");
         let fused = stacks.module("gate_up_proj");
+        let down_proj = stacks.module("down_proj");
+        let inner = Part::range(down_proj.shared_columns(width)?, width);
         let (gate_proj, up_proj) = if fused.exists() {
             let names = [stacks.module("gate_proj"), stacks.module("up_proj")];
-            let [gate, up] = ExpertStack::load_halves(fused, names, [experts, width, hidden_size])?;
+            let [gate, up] = ExpertStack::load_halves(fused, names, [experts, width, hidden_size], &inner)?;
             (gate, up)
         } else {
-            let stack = |name| ExpertStack::load(stacks.module(name), [experts, width, hidden_size]);
+            let shape = [experts, width, hidden_size];
+            let stack = |name| ExpertStack::load(stacks.module(name), shape, [&inner, &Part::All]);
             (stack("gate_proj")?, stack("up_proj")?)
         };
         let shared = config.shared_intermediate_size.map(|width| -> Result<_> {
@@ -112,7 +116,7 @@ impl Moe {
         Ok(Self {
             top_k: ["top_k_index", "top_k_weights"].map(|name| router.declare_value(name)),
             gate: Linear::load(router, experts, hidden_size)?,
-            down_proj: ExpertStack::load(stacks.module("down_proj"), [experts, hidden_size, width])?,
+            down_proj: ExpertStack::load(down_proj, [experts, hidden_size, width], [&Part::All, &inner])?,
             name: w.name().to_owned(),
             layer,
             experts: stacks.name().to_owned(),
@@ -159,6 +163,7 @@ impl Moe {
         if let Some(shared) = shared {
             elementwise::add(&out, &shared)?;
         }
+        let out = cx.sum_of_ranks(out)?;
         cx.output(&self.name, &out)?;
         Ok(Branch::Value(out))
     }

@@ -19,7 +19,7 @@ pub(crate) enum Branch<'a> {
 }
 
 impl Branch<'_> {
-    /// The block's output as a tensor.
+    /// The block's output as a tensor; where matrices are shared out and the last projection is not yet made, a summand of it.
     pub(crate) fn value(self, cx: &Forward) -> Result<Tensor> {
         match self {
             Branch::Value(value) => Ok(value),
@@ -28,6 +28,14 @@ impl Branch<'_> {
                 cx.output(name, &value)?;
                 Ok(value)
             }
+        }
+    }
+
+    /// The block's whole output, wherever its parts are made.
+    pub(crate) fn whole(self, cx: &Forward) -> Result<Tensor> {
+        match self {
+            Branch::Value(value) => Ok(value),
+            part => cx.sum_of_ranks(part.value(cx)?),
         }
     }
 }
@@ -57,16 +65,20 @@ impl Residual {
         Ok(true)
     }
 
-    /// Adds a branch: within its last projection where nobody looks in between, else with the next norm.
+    /// Adds a branch: within its last projection where that is made in one place and nobody looks in between, else with the
+    /// next norm.
     pub(crate) fn add(&mut self, cx: &Forward, branch: Branch) -> Result<()> {
         self.flush()?;
         match branch {
             Branch::Linear { name, x, projection }
-                if !projection.has_bias() && !cx.observes(name) && !cx.intervenes(projection.name()) =>
+                if !projection.has_bias()
+                    && !cx.is_shared_out()
+                    && !cx.observes(name)
+                    && !cx.intervenes(projection.name()) =>
             {
                 projection.add_to(cx, &x, &self.x)?;
             }
-            branch => self.pending = Some(branch.value(cx)?),
+            branch => self.pending = Some(branch.whole(cx)?),
         }
         Ok(())
     }

@@ -15,13 +15,16 @@ const HEADS: u64 = 4;
 const KV_HEADS: u64 = 2;
 const HEAD_DIM: u64 = 32;
 const EXPERTS: u64 = 4;
-const EXPERT_FF: u64 = 32;
+/// What [`File::width`] is unless it is told.
+const WIDTH: u64 = 16;
 
 /// A GGUF file in the making.
 #[derive(Clone)]
 pub struct File {
     pub metadata: Metadata,
     pub tensors: Vec<Entry>,
+    /// Width of the heads of a gated delta net, and half that of experts.
+    pub width: u64,
 }
 
 #[derive(Clone)]
@@ -36,7 +39,12 @@ pub struct Entry {
 impl File {
     /// A random model whose matrices are of `block_type`.
     pub fn new(architecture: &str, block_type: BlockType) -> Self {
-        let mut file = Self { metadata: Metadata::new(), tensors: Vec::new() };
+        Self::of_width(architecture, block_type, WIDTH)
+    }
+
+    /// One whose gated delta nets have heads of this width, and experts twice as wide.
+    pub fn of_width(architecture: &str, block_type: BlockType, width: u64) -> Self {
+        let mut file = Self { metadata: Metadata::new(), tensors: Vec::new(), width };
         file.metadata.insert("general.architecture", architecture);
         let layers = file.keys(architecture);
         file.matrix("token_embd.weight", &[HIDDEN, VOCAB], block_type);
@@ -53,6 +61,7 @@ impl File {
     fn keys(&mut self, architecture: &str) -> usize {
         let qwen35 = architecture.starts_with("qwen35");
         let layers: u32 = if architecture == "gemma3" { 7 } else { 4 };
+        let width = self.width as u32;
         let mut set = |key: &str, value: u32| self.metadata.insert(&format!("{architecture}.{key}"), value);
         set("block_count", layers);
         set("context_length", 512);
@@ -66,22 +75,22 @@ impl File {
         } else {
             set("expert_count", EXPERTS as u32);
             set("expert_used_count", 2);
-            set("expert_feed_forward_length", EXPERT_FF as u32);
+            set("expert_feed_forward_length", 2 * width);
         }
         if architecture == "gemma3" {
             set("attention.sliding_window", 20);
         }
         if architecture == "qwen35moe" {
-            set("expert_shared_feed_forward_length", EXPERT_FF as u32);
+            set("expert_shared_feed_forward_length", 2 * width);
         }
         if qwen35 {
             set("rope.dimension_count", 16);
             set("full_attention_interval", 2);
             set("ssm.conv_kernel", 4);
-            set("ssm.state_size", 16);
+            set("ssm.state_size", width);
             set("ssm.group_count", 2);
             set("ssm.time_step_rank", 4);
-            set("ssm.inner_size", 64);
+            set("ssm.inner_size", 4 * width);
             self.metadata.insert(&format!("{architecture}.rope.dimension_sections"), vec![3_i32, 3, 2, 0]);
         }
         self.metadata.insert(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-6_f32);
@@ -92,6 +101,7 @@ impl File {
     pub fn block(&mut self, architecture: &str, layer: usize, t: BlockType) {
         let qwen35 = architecture.starts_with("qwen35");
         let b = |name: &str| format!("blk.{layer}.{name}");
+        let (width, expert_ff) = (self.width, 2 * self.width);
         self.vector(&b("attn_norm.weight"), HIDDEN, 1.0);
         let second = if qwen35 { "post_attention_norm.weight" } else { "ffn_norm.weight" };
         self.vector(&b(second), HIDDEN, 1.0);
@@ -100,15 +110,15 @@ impl File {
             self.vector(&b("post_ffw_norm.weight"), HIDDEN, 1.0);
         }
         if qwen35 && layer.is_multiple_of(2) {
-            self.matrix(&b("attn_qkv.weight"), &[HIDDEN, 128], t);
-            self.matrix(&b("attn_gate.weight"), &[HIDDEN, 64], t);
+            self.matrix(&b("attn_qkv.weight"), &[HIDDEN, 8 * width], t);
+            self.matrix(&b("attn_gate.weight"), &[HIDDEN, 4 * width], t);
             self.matrix(&b("ssm_alpha.weight"), &[HIDDEN, 4], t);
             self.matrix(&b("ssm_beta.weight"), &[HIDDEN, 4], t);
-            self.matrix(&b("ssm_conv1d.weight"), &[4, 128], BlockType::F32);
+            self.matrix(&b("ssm_conv1d.weight"), &[4, 8 * width], BlockType::F32);
             self.vector(&b("ssm_dt.bias"), 4, 0.5);
             self.vector(&b("ssm_a"), 4, -0.5);
-            self.vector(&b("ssm_norm.weight"), 16, 1.0);
-            self.matrix(&b("ssm_out.weight"), &[64, HIDDEN], t);
+            self.vector(&b("ssm_norm.weight"), width, 1.0);
+            self.matrix(&b("ssm_out.weight"), &[4 * width, HIDDEN], t);
         } else {
             let gated = if qwen35 { 2 } else { 1 };
             self.matrix(&b("attn_q.weight"), &[HIDDEN, gated * HEADS * HEAD_DIM], t);
@@ -132,14 +142,14 @@ impl File {
             return;
         }
         self.matrix(&b("ffn_gate_inp.weight"), &[HIDDEN, EXPERTS], BlockType::F32);
-        self.matrix(&b("ffn_gate_exps.weight"), &[HIDDEN, EXPERT_FF, EXPERTS], t);
-        self.matrix(&b("ffn_up_exps.weight"), &[HIDDEN, EXPERT_FF, EXPERTS], t);
-        self.matrix(&b("ffn_down_exps.weight"), &[EXPERT_FF, HIDDEN, EXPERTS], t);
+        self.matrix(&b("ffn_gate_exps.weight"), &[HIDDEN, expert_ff, EXPERTS], t);
+        self.matrix(&b("ffn_up_exps.weight"), &[HIDDEN, expert_ff, EXPERTS], t);
+        self.matrix(&b("ffn_down_exps.weight"), &[expert_ff, HIDDEN, EXPERTS], t);
         if qwen35 {
             self.matrix(&b("ffn_gate_inp_shexp.weight"), &[HIDDEN], BlockType::F32);
-            self.matrix(&b("ffn_gate_shexp.weight"), &[HIDDEN, EXPERT_FF], t);
-            self.matrix(&b("ffn_up_shexp.weight"), &[HIDDEN, EXPERT_FF], t);
-            self.matrix(&b("ffn_down_shexp.weight"), &[EXPERT_FF, HIDDEN], t);
+            self.matrix(&b("ffn_gate_shexp.weight"), &[HIDDEN, expert_ff], t);
+            self.matrix(&b("ffn_up_shexp.weight"), &[HIDDEN, expert_ff], t);
+            self.matrix(&b("ffn_down_shexp.weight"), &[expert_ff, HIDDEN], t);
         }
     }
 
@@ -321,4 +331,36 @@ pub fn nmse<'a>(
         }
     }
     error / total
+}
+
+/// The bits of rows of values.
+pub fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
+    rows.iter().flatten().map(|value| value.to_bits()).collect()
+}
+
+/// Two sequences through prompts, answers, a rollback, a snapshot and copied pages: all logits.
+pub fn story(model: &dyn Model, kv_dtype: KvDtype) -> Vec<u32> {
+    let mut caches = caches(model, kv_dtype, 3, 4 * PAGE_LEN, 8);
+    let mut sequences = [Sequence::new(ids(1, 90), 0, 3), Sequence::new(ids(2, 90), 1, 3)];
+    for lens in [[70, 5], [1, 1], [0, 20], [1, 1], [3, 4]] {
+        step(model, &mut caches, &mut sequences, &lens);
+    }
+    sequences[0].truncate(72);
+    step(model, &mut caches, &mut sequences, &[2, 1]);
+    let mut all: Vec<u32> = sequences.iter().flat_map(|sequence| bits(&sequence.logits)).collect();
+    // The first one goes on in the third slot.
+    let past = sequences[0].past;
+    let kept = caches.snapshot(0, past).expect("a snapshot");
+    caches.restore(&kept, 2).expect("the same caches");
+    let mut fork = Sequence::new(ids(1, 90), 2, 3);
+    fork.past = past;
+    for (own, from) in fork.pages.clone().into_iter().zip(sequences[0].pages.clone()) {
+        caches.copy_page(from, own).expect("a page");
+        let bytes = caches.page_bytes(own).expect("a page");
+        caches.write_page(own, &bytes).expect("a page");
+    }
+    let mut fork = [fork];
+    step(model, &mut caches, &mut fork, &[4]);
+    all.extend(bits(&fork[0].logits));
+    all
 }
