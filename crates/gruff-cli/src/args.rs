@@ -197,6 +197,10 @@ pub(crate) struct DeviceArgs {
     device: String,
     #[command(flatten)]
     division: DivisionArgs,
+    /// Have answers depend on the file, the options and the request alone: refuse what free memory or the clock decides (--device
+    /// auto, --max-time), and draw with seed 0 where none is given. Sums are made in one order without it
+    #[arg(long)]
+    deterministic: bool,
     /// Threads that compute [default: the physical cores]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<NonZeroUsize>,
@@ -224,6 +228,7 @@ impl DeviceArgs {
     pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
         let options = LoadOptions {
             device: Some(self.device.clone()),
+            deterministic: self.deterministic,
             threads: self.threads.map(NonZeroUsize::get),
             dtype: self.dtype.into(),
             kv_dtype: self.kv_dtype,
@@ -266,6 +271,11 @@ impl ComputeArgs {
     /// Everything that these and the source's arguments say.
     pub(crate) fn options(&self, source: &SourceArgs) -> LoadOptions {
         LoadOptions { context: self.ctx, ..self.device.options(source) }
+    }
+
+    /// Whether answers are to depend on the file, the options and the request alone.
+    pub(crate) fn deterministic(&self) -> bool {
+        self.device.deterministic
     }
 
     /// The memory that may be used, where that was said.

@@ -18,6 +18,8 @@ pub struct Checker {
     pub(crate) max_sequences: usize,
     /// Tokens that a model with recurrent state can drop again; `None` for any number.
     pub(crate) rollback: Option<usize>,
+    /// Whether answers may end by the clock.
+    pub(crate) deterministic: bool,
 }
 
 impl Checker {
@@ -40,6 +42,12 @@ impl Checker {
             return refuse(
                 "min_new_tokens",
                 format!("{} is larger than max_new_tokens ({most})", request.sampling.min_new_tokens),
+            );
+        }
+        if self.deterministic && request.max_time.is_some() {
+            return refuse(
+                "max_time",
+                "an answer that ends by the clock depends on more than the request; leave it out, or `deterministic`",
             );
         }
         if request.num_return_sequences == 0 {

@@ -150,6 +150,7 @@ impl Engine {
             context: self.memory.context,
             max_sequences: self.options.max_sequences,
             rollback: self.keeper.rollback,
+            deterministic: self.options.deterministic,
         }
     }
 

@@ -58,6 +58,9 @@ pub struct EngineOptions {
     pub memory: Option<u64>,
     /// Bytes that devices give at most, by their names, whatever they say is free: what was found out when weights were copied.
     pub device_memory: Vec<(String, u64)>,
+    /// Refuse requests whose answers would depend on more than the model, these options and the request: those that end by the
+    /// clock. All others are deterministic without it.
+    pub deterministic: bool,
     /// Whether a step may begin before the tokens of the one before are read from the device, which go from one to the
     /// other there; they are told of a step later. Answers are the same. `None` for where it pays: on devices that run
     /// behind their callers. Requests for which the host has to know a token before the next one (grammars, penalties,
@@ -79,6 +82,7 @@ impl Default for EngineOptions {
             prefix_cache_folder: None,
             memory: None,
             device_memory: Vec::new(),
+            deterministic: false,
             late_ids: None,
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// The configuration: the request's fields, then what the checkpoint recommends, then a temperature of 1, which
-    /// is OpenAI's default. Without a seed, numbers differ from request to request.
+    /// is OpenAI's default. Without a seed, numbers differ from request to request, unless `recommended` has one.
     pub(crate) fn config(&self, recommended: &GenerationConfig) -> Result<GenerationConfig, ApiError> {
         let config = GenerationConfig {
             max_new_tokens: self.max_tokens,
@@ -50,17 +50,18 @@ impl Sampling {
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.as_ref().map(logit_bias).transpose()?,
             logprobs: self.logprobs,
-            seed: Some(self.seed.map_or_else(ids::random, |seed| seed as u64)),
+            seed: self.seed.map(|seed| seed as u64),
             ..GenerationConfig::default()
         };
         let config = config.or(recommended);
+        let seed = Some(config.seed.unwrap_or_else(ids::random));
         let temperature = match config.do_sample {
             Some(false) if self.temperature.is_none() => Some(0.0),
             _ => config.temperature.or(Some(1.0)),
         };
         // OpenAI's API keeps all tokens where nothing is said.
         let top_k = config.top_k.or(Some(0));
-        Ok(GenerationConfig { temperature, top_k, do_sample: None, ..config })
+        Ok(GenerationConfig { temperature, top_k, seed, do_sample: None, ..config })
     }
 }
 

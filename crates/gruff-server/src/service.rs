@@ -77,6 +77,9 @@ impl Service {
     /// [`Error::Model`] when the model with its caches does not fit.
     pub(crate) fn start(served: ServedModel, options: EngineOptions, shared: &Shared) -> Result<Self, Error> {
         let ServedModel { id, names, files, model, tokenizer } = served;
+        // Numbers that nobody can guess are for servers whose answers may differ.
+        let seed = options.deterministic.then_some(0);
+        let generation_config = GenerationConfig { seed, ..model.generation_config().clone() };
         let engine = Engine::new(model.model().clone(), options).map_err(gruff::Error::from)?;
         let memory = engine.memory().clone();
         let config = model.model().config();
@@ -94,7 +97,7 @@ impl Service {
             files,
             format: tokenizer.chat_template().map(OutputFormat::of).unwrap_or_default(),
             tokenizer,
-            generation_config: model.generation_config().clone(),
+            generation_config,
             end_tokens: model.end_tokens().into(),
             model,
             description,

@@ -105,6 +105,9 @@ impl LoadOptions {
             shares: self.tensor_split.clone(),
         };
         let asked = self.device.as_deref().unwrap_or("auto");
+        if self.deterministic {
+            self.check_deterministic(asked)?;
+        }
         let on_cpu = |reason: String| Ok(Placed { placement: Placement::on(&self.whole_cpu()?), reason });
         let mut paper = None;
         let (cards, cpu) = match asked {
@@ -160,6 +163,27 @@ impl LoadOptions {
         let chosen = place(self.paper(gguf, &mut paper)?, &cards, host.as_ref(), &division, engine)?;
         let told = if asked == "auto" { chosen.reason } else { format!("{asked}: {}", chosen.reason) };
         Ok(Placed { placement: chosen.placement, reason: told })
+    }
+
+    /// Refuses a choice of devices that round differently by what memory is free when the model is loaded. Cards among themselves
+    /// share layers out as they like: each computes what one alone would.
+    fn check_deterministic(&self, asked: &str) -> Result<()> {
+        if self.split_mode == SplitMode::Tensor && asked == "auto" {
+            return Err(Error::Option(
+                "deterministic: with --split-mode tensor the number of cards says in which order sums are made, and with --device \
+                 auto that is what is found; name the cards (--device cuda:0,cuda:1)"
+                    .to_owned(),
+            ));
+        }
+        let beside_cpu =
+            asked == "auto" || (asked != "cpu" && asked.split(',').any(|name| name.trim() == "cpu"));
+        if !beside_cpu || self.gpu_layers.is_some() || self.cpu_moe.is_some() {
+            return Ok(());
+        }
+        Err(Error::Option(format!(
+            "deterministic: with --device {asked} free memory decides what the CPU computes, which rounds otherwise than cards; \
+             choose --device cpu or cuda, or say what goes to the CPU (--gpu-layers, --n-cpu-moe, --cpu-moe)"
+        )))
     }
 
     /// The model put together on the CPU, which borrows the weights, to see how large its parts are.

@@ -108,6 +108,10 @@ pub struct LoadOptions {
     /// `cuda:1`, an empty name for all else. Where it says anything, [`device`](Self::device) and the four above do not
     /// count.
     pub device_map: BTreeMap<String, String>,
+    /// Refuse what would make an answer depend on more than the file, these options and the request: a division between devices
+    /// that free memory decides (`auto`, or the CPU beside cards without a word of what goes there), answers that end by the clock
+    /// (`max_time`). Computing is deterministic without it, as `docs/generation.md` says.
+    pub deterministic: bool,
     /// Threads that compute; `None` for the physical cores.
     pub threads: Option<usize>,
     /// How numbers are kept.
@@ -173,6 +177,7 @@ impl LoadOptions {
             max_sequences: self.max_sequences.max(1),
             kv_dtype: self.kv_dtype(),
             memory: self.memory,
+            deterministic: self.deterministic,
             late_ids: self.without.contains(&Without::LateIds).then_some(false),
             ..EngineOptions::default()
         }
@@ -277,6 +282,13 @@ impl<T> Pretrained<T> {
     /// Of how many layers the experts are on the CPU, the first ones.
     pub fn cpu_moe(mut self, layers: usize) -> Self {
         self.options.cpu_moe = Some(layers);
+        self
+    }
+
+    /// Whether to refuse what would make an answer depend on more than the file, the options and the request: see
+    /// [`LoadOptions::deterministic`].
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.options.deterministic = deterministic;
         self
     }
 

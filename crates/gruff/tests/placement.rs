@@ -1,7 +1,7 @@
 //! Where the parts of a model go by the names of devices.
 
 use gruff::floors::kernels::cuda;
-use gruff::{AutoModelForCausalLM, Dtype, GenerationConfig, LoadOptions, Pretrained};
+use gruff::{AutoModelForCausalLM, Dtype, GenerationConfig, LoadOptions, Pretrained, SplitMode};
 
 fn bundled() -> Pretrained<AutoModelForCausalLM> {
     AutoModelForCausalLM::from_pretrained(DENSE).dtype(Dtype::F32)
@@ -58,6 +58,43 @@ fn what_cannot_be_placed_is_refused() {
     refused(bundled().device_map([("", "tpu")]), &["no device \"tpu\"", "cuda:0,cuda:1"]);
     refused(bundled().device("cpu,tpu"), &["no device \"tpu\""]);
     refused(bundled().device("cpu").gpu_layers(3), &["--gpu-layers", "cuda,cpu"]);
+}
+
+#[test]
+fn deterministic_answers_do_not_depend_on_free_memory_or_the_clock() {
+    for free in ["auto", "cuda,cpu"] {
+        refused(
+            bundled().device(free).deterministic(true),
+            &["deterministic", free, "free memory", "--gpu-layers"],
+        );
+    }
+    refused(
+        bundled().device("auto").split_mode(SplitMode::Tensor).deterministic(true),
+        &["deterministic", "number of cards", "cuda:0,cuda:1"],
+    );
+    // What is said of the CPU is the same at any time; so is a map.
+    assert!(bundled().gpu_layers(0).device("auto").deterministic(true).load().is_ok());
+    assert!(bundled().device_map([("", "cpu")]).deterministic(true).load().is_ok());
+
+    let config = |max_time| GenerationConfig {
+        max_new_tokens: Some(6),
+        temperature: Some(1.0),
+        max_time,
+        ..GenerationConfig::default()
+    };
+    let prompt = || (40..57).collect::<Vec<u32>>();
+    let [first, second] = [1, 2].map(|threads| {
+        let model = bundled().device("cpu").threads(threads).deterministic(true).load().unwrap();
+        let told = model.generate(prompt(), &config(Some(9.0))).unwrap_err().to_string();
+        assert!(told.contains("max_time") && told.contains("deterministic"), "{told}");
+        // Alone, and beside others.
+        let alone = model.generate(prompt(), &config(None)).unwrap().sequences.remove(0);
+        let beside = vec![prompt(), vec![70, 71, 72], vec![9; 40]];
+        assert_eq!(model.generate(beside, &config(None)).unwrap().sequences[0], alone);
+        alone
+    });
+    assert_eq!(first, second);
+    assert!(bundled().device("cpu").load().unwrap().generate(prompt(), &config(Some(9.0))).is_ok());
 }
 
 #[test]

@@ -78,6 +78,21 @@ fn a_seed_repeats_and_sampling_varies() {
 }
 
 #[test]
+fn deterministic_answers_repeat_without_a_seed() {
+    let gruff = Gruff::new();
+    let run = ["run", "tiny.gguf", "Hi", "--json", "-n", "16", "--temperature", "1.5", "--device", "cpu"];
+    let ids = |more: &[&str]| gruff.json(&[&run[..], more].concat())["ids"].clone();
+    let repeated = ids(&["--deterministic", "--threads", "1"]);
+    assert_eq!(repeated, ids(&["--deterministic", "--threads", "3"]));
+    assert_eq!(repeated, ids(&["--seed", "0"]));
+    assert_ne!(repeated, ids(&["--deterministic", "--seed", "1"]));
+    gruff
+        .run(&["run", "tiny.gguf", "Hi", "--deterministic"])
+        .fails(1, &["--device auto", "free memory", "--device cpu or cuda"]);
+    gruff.run(&[&run[..], &["--deterministic", "--max-time", "9"]].concat()).fails(1, &["max_time"]);
+}
+
+#[test]
 fn threads_and_the_exact_path_are_honoured() {
     let gruff = Gruff::new();
     let ids = |more: &[&str]| {

@@ -1,6 +1,10 @@
+use std::sync::Arc;
+
+use gruff::{AutoModelForCausalLM, BUNDLED};
+use gruff_server::{ServedModel, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::client::Running;
+use crate::client::{Running, tokenizer};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -110,6 +114,20 @@ fn seeds_and_choices() {
     for (index, text) in found.iter().enumerate() {
         assert_eq!(&collect(&events, index, "content"), text);
     }
+}
+
+#[test]
+fn a_deterministic_model_repeats_without_a_seed() {
+    let from = AutoModelForCausalLM::from_pretrained(BUNDLED).device("cpu").deterministic(true);
+    let served = ServedModel::new("bundled", Arc::new(from.load().unwrap()), tokenizer());
+    let server = Running::with(vec![served], ServerOptions::default());
+    let fields = json!({"temperature": 2, "max_tokens": 24});
+    let ask = |server: &Running| {
+        server.post(PATH, &with(fields.clone())).ok()["choices"][0]["message"]["content"].clone()
+    };
+    let first = ask(&server);
+    assert!((0..3).all(|_| ask(&server) == first));
+    assert!((0..5).any(|_| ask(Running::shared()) != first), "others have a seed of their own each time");
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Run {
 
     fn load(self, model: &str, console: &Console) -> anyhow::Result<Runner> {
         let started = Instant::now();
-        let config = self.sampling.config()?;
+        let config = self.sampling.config(self.compute.deterministic())?;
         let checkpoint = self.source.open(model, console)?;
         let mut tokenizer = self.source.tokenizer(&checkpoint, console)?;
         if let Some(path) = &self.chat_template {

@@ -113,7 +113,7 @@ const XTC_THRESHOLD: f32 = 0.1;
 
 impl SamplingArgs {
     /// The parameters that the flags give.
-    pub(super) fn config(&self) -> anyhow::Result<GenerationConfig> {
+    pub(super) fn config(&self, deterministic: bool) -> anyhow::Result<GenerationConfig> {
         let version = |number| if number == 1 { MirostatVersion::V1 } else { MirostatVersion::V2 };
         let (tau, eta) = (self.mirostat_tau, self.mirostat_eta);
         let threshold = self.xtc_threshold.unwrap_or(XTC_THRESHOLD);
@@ -148,7 +148,7 @@ impl SamplingArgs {
             }
             None => own,
         };
-        config.seed = Some(config.seed.unwrap_or_else(fresh_seed));
+        config.seed = Some(config.seed.unwrap_or_else(|| if deterministic { 0 } else { fresh_seed() }));
         Ok(config)
     }
 }
