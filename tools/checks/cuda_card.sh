@@ -45,7 +45,7 @@ failed=()
 conformance() { "$conformance" --device cuda --failures; }
 plain() { "$conformance" --device cuda --plain --subset sanitize --failures; }
 sanitize() { tools/checks/cuda_sanitize.sh "$conformance"; }
-products() { "$programs/cuda_speed"; }
+products() { "$programs/cuda_speed" && "$programs/cuda_speed" attention delta floats norms small; }
 speed() { each speed; }
 loop() { each loop; }
 kernels() { each kernels; }

@@ -186,7 +186,7 @@ is_cpu("no NVRTC", GRUFF_NVRTC="/nowhere", GRUFF_KERNEL_CACHE="")
 answers(device="auto", CUDA_EMULATOR_MEMORY="1000000")
 # It says that there is enough, and gives less.
 answers("gave no more than .* MiB for weights", device="auto", CUDA_EMULATOR_FAULTS="memory 4000000")
-fails("since cuda:0 .* gave no more than .* MiB: not enough memory: .* --device auto", faults="memory 4000000")
+fails("since cuda:0 .* gave no more than .* MiB: not enough memory: .*--device auto", faults="memory 4000000")
 print("gruff run: auto is the CPU where no card can be used or gives enough memory, and says why", flush=True)
 
 # With compiled kernels at hand, no compiler is needed; without a folder for them, or with a damaged one, they are compiled.
