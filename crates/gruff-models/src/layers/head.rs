@@ -107,6 +107,9 @@ impl Head {
         if rank.rank() > 0 {
             return self.none(cx);
         }
+        if rows == 1 && columns.iter().all(|columns| columns.len() == most) {
+            return Ok(all.reshape(&[1, self.vocab_size])?);
+        }
         let logits = cx.scratch(&[rows, self.vocab_size])?;
         for (rank, columns) in columns.into_iter().enumerate() {
             let part = all.select(0, rank)?.narrow(0, 0, rows * columns.len())?;
