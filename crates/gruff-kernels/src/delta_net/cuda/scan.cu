@@ -1,12 +1,12 @@
-// The gated delta rule for prompts, on tensor cores. `prepare` computes of each chunk what does not depend on the state,
-// all chunks side by side; `scan` goes through the chunks of a sequence. A token's operations are those that `chunk.cuh`
-// lists.
+// The gated delta rule for prompts, on tensor cores. `prepare` computes of each chunk what does not depend on the state, factors
+// included, all chunks side by side; `scan` goes through the chunks of a sequence. A token's operations are those that
+// `chunk.cuh` lists.
 //
 // A piece is what a step has of one chunk of one sequence. Rows of the chunk that came before the step lie in the slot.
 //
-// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16; COLUMNS of S of a block, 32 or 16; STAGES: chunks whose keys and
-// queries are in shared memory, 2 where it is large enough. With 0 stages it has a chunk's keys only, and queries come from memory
-// to registers: `prepare` leaves them as products take them.
+// Constants: DK, a multiple of 16 up to 128; DV, a multiple of 16; COLUMNS of S of a block, 32 or 16; STAGES: chunks whose keys,
+// factors and, if they are STAGED (1, else 0), queries are in shared memory. Queries that are not come from memory to registers:
+// `prepare` leaves them as products take them.
 
 #include "chunk.cuh"
 
@@ -16,9 +16,7 @@ constexpr int COLUMN_PITCH = pitch_of(COLUMNS);
 // Tiles of eight columns.
 constexpr int TILES = COLUMNS / 8;
 constexpr int STEPS = DK / 16;
-// Whether queries come through shared memory.
-constexpr bool STAGED = STAGES > 0;
-// Steps that queries are asked for ahead where they do not.
+// Steps that queries are asked for ahead where they are not staged.
 constexpr int AHEAD = STEPS < 3 ? STEPS : 3;
 
 struct Piece {
@@ -28,6 +26,15 @@ struct Piece {
 // Keys and queries of a piece in both terms: what `prepare` leaves, `[4][CHUNK][DK]`; queries that are not staged
 // `[term][block of rows][step of 16 dimensions][lane][4 words]`.
 constexpr i64 TILE_BYTES = 4 * CHUNK * DK * 2;
+
+// What it leaves of a piece for each value head, where things are in bytes: both terms of a, of the ten blocks of 16 x 16 tokens that
+// are not above the diagonal, row by row, `[block][term][lane][4 words]`; of -f likewise, the six blocks below it; f of those on the
+// diagonal in f32, `[block][j][i]`; and of each token exp(G), exp(G_C - G) where the chunk is whole, and beta.
+constexpr int BLOCK_BYTES = 2 * 32 * 16;
+constexpr int ON_KEYS_AT = 10 * BLOCK_BYTES;
+constexpr int DIAGONAL_AT = ON_KEYS_AT + 6 * BLOCK_BYTES;
+constexpr int TOKENS_AT = DIAGONAL_AT + CHUNK * BLOCK * 4;
+constexpr int FACTOR_BYTES = TOKENS_AT + 3 * CHUNK * 4;
 
 // The word of a fragment a that has dimension `dim`, which is even, of a row, and the one behind it.
 static __device__ __forceinline__ int fragment_word(int row, int dim) {
@@ -64,84 +71,128 @@ static __device__ __forceinline__ void load_rows(
     }
 }
 
-// `dots[piece][key head][2][CHUNK][CHUNK]`: k_j . k_i and k_j . q_i at [i][j]; `tiles[piece][key head]`; and the sums of the
-// log decay, `sums[T][Hv]`.
-extern "C" __global__ void __launch_bounds__(THREADS) prepare(
-    const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
-    const float *decay, i64 decay_token, const float *key_rows, const float *decay_rows, float *sums,
-    const int *sequences, const Piece *plan, float *dots, u8 *tiles, int key_heads, int value_heads, int rows
-) {
-    in_turn();
-    extern __shared__ __align__(128) u8 shared[];
-    float *k = (float *)shared, *q = k + CHUNK * ROW;
-    const Piece piece = plan[blockIdx.x];
-    const int head = blockIdx.y, thread = threadIdx.x;
-    const int *sequence = sequences + piece.sequence * 8;
-    const i64 slot = sequence[3], index = (i64)blockIdx.x * key_heads + head;
-    const float *ring = key_rows + (slot * key_heads + head) * rows * DK;
-    u8 *tile = tiles + index * TILE_BYTES;
-    load_rows(k, tile, keys, key_token, head * key_head, ring, rows, piece, sequence, false);
-    load_rows(q, tile + TILE_BYTES / 2, queries, query_token, head * query_head, ring, rows, piece, sequence, true);
-    if (thread < value_heads / key_heads) {
-        const int value_head = head + thread * key_heads;
-        const i64 token0 = (i64)sequence[0] + piece.chunk * CHUNK - sequence[2];
-        float total = 0.0f;
-        if (piece.first > 0)
-            total = decay_rows[(slot * value_heads + value_head) * rows + (piece.chunk * CHUNK + piece.first - 1) % rows];
-#pragma unroll 16
-        for (int row = piece.first; row < piece.end; row++) {
-            total = __fadd_rn(total, decay[(token0 + row) * decay_token + value_head]);
-            sums[(token0 + row) * value_heads + value_head] = total;
-        }
-    }
-    __syncthreads();
-    float *to = dots + index * 2 * CHUNK * CHUNK;
-    const int ti = thread / 16, tj = thread % 16;
-    for (int of_query = 0; of_query < 2; of_query++) {
-        const float *rows_i = of_query ? q : k;
-        float dot[4][4][4] = {};
+// Dots of this thread's rows with its keys, `ti + 16 a` with `tj + 16 b`, b up to a: 16 x 16 blocks up to the diagonal.
+static __device__ __forceinline__ void dots_of(float (&to)[10], const float *rows, const float *keys, int ti, int tj) {
+    float dot[4][4][4] = {};
 #pragma unroll 4
-        for (int dim = 0; dim < DK; dim += 4) {
-            float4 x[4], y[4];
+    for (int dim = 0; dim < DK; dim += 4) {
+        float4 x[4], y[4];
 #pragma unroll
-            for (int a = 0; a < 4; a++) x[a] = *(const float4 *)(rows_i + (ti + 16 * a) * ROW + dim);
+        for (int a = 0; a < 4; a++) x[a] = *(const float4 *)(rows + (ti + 16 * a) * ROW + dim);
 #pragma unroll
-            for (int b = 0; b < 4; b++) y[b] = *(const float4 *)(k + (tj + 16 * b) * ROW + dim);
-#pragma unroll
-            for (int a = 0; a < 4; a++)
-#pragma unroll
-                for (int b = 0; b <= a; b++) {
-                    dot[a][b][0] = fmaf(y[b].x, x[a].x, dot[a][b][0]);
-                    dot[a][b][1] = fmaf(y[b].y, x[a].y, dot[a][b][1]);
-                    dot[a][b][2] = fmaf(y[b].z, x[a].z, dot[a][b][2]);
-                    dot[a][b][3] = fmaf(y[b].w, x[a].w, dot[a][b][3]);
-                }
-        }
-        // Blocks above the diagonal are not read.
+        for (int b = 0; b < 4; b++) y[b] = *(const float4 *)(keys + (tj + 16 * b) * ROW + dim);
 #pragma unroll
         for (int a = 0; a < 4; a++)
 #pragma unroll
-            for (int b = 0; b <= a; b++)
-                to[(of_query * CHUNK + ti + 16 * a) * CHUNK + tj + 16 * b] = sum_of_four(dot[a][b]);
+            for (int b = 0; b <= a; b++) {
+                dot[a][b][0] = fmaf(y[b].x, x[a].x, dot[a][b][0]);
+                dot[a][b][1] = fmaf(y[b].y, x[a].y, dot[a][b][1]);
+                dot[a][b][2] = fmaf(y[b].z, x[a].z, dot[a][b][2]);
+                dot[a][b][3] = fmaf(y[b].w, x[a].w, dot[a][b][3]);
+            }
+    }
+#pragma unroll
+    for (int a = 0; a < 4; a++)
+#pragma unroll
+        for (int b = 0; b <= a; b++) to[a * (a + 1) / 2 + b] = sum_of_four(dot[a][b]);
+}
+
+// What a block has in shared memory: keys and queries, in whose place factors are then put together, and sums of the log decay.
+constexpr int ROWS_BYTES = 2 * CHUNK * ROW * 4;
+constexpr int SUMS_AT = ROWS_BYTES > FACTOR_BYTES ? ROWS_BYTES : FACTOR_BYTES;
+
+// `factors[piece][value head]`; `tiles[piece][key head]`; and the sums of the log decay, `sums[T][Hv]`. Block x is a piece, y a key
+// head, whose value heads are every `key_heads`-th from it on.
+extern "C" __global__ void __launch_bounds__(THREADS) prepare(
+    const float *queries, i64 query_token, i64 query_head, const float *keys, i64 key_token, i64 key_head,
+    const float *decay, i64 decay_token, const float *beta, i64 beta_token, const float *key_rows, const float *decay_rows,
+    float *sums, const int *sequences, const Piece *plan, u8 *factors, u8 *tiles, int key_heads, int value_heads, int rows
+) {
+    in_turn();
+    extern __shared__ __align__(128) u8 shared[];
+    float *k = (float *)shared, *q = k + CHUNK * ROW, *sum = (float *)(shared + SUMS_AT); // [value heads of the key head][CHUNK]: G
+    const Piece piece = plan[blockIdx.x];
+    const int first = piece.first, end = piece.end, head = blockIdx.y, thread = threadIdx.x, sharing = value_heads / key_heads;
+    const int *sequence = sequences + piece.sequence * 8;
+    const i64 slot = sequence[3], token0 = (i64)sequence[0] + piece.chunk * CHUNK - sequence[2];
+    const float *ring = key_rows + (slot * key_heads + head) * rows * DK;
+    u8 *tile = tiles + ((i64)blockIdx.x * key_heads + head) * TILE_BYTES;
+    load_rows(k, tile, keys, key_token, head * key_head, ring, rows, piece, sequence, false);
+    load_rows(q, tile + TILE_BYTES / 2, queries, query_token, head * query_head, ring, rows, piece, sequence, true);
+    for (int i = thread; i < sharing * CHUNK; i += THREADS) {
+        const int value_head = head + i / CHUNK * key_heads, row = i % CHUNK;
+        float own = 0.0f;
+        if (row < first) own = decay_rows[(slot * value_heads + value_head) * rows + (piece.chunk * CHUNK + row) % rows];
+        else if (row < end) own = decay[(token0 + row) * decay_token + value_head];
+        sum[i] = own;
+    }
+    __syncthreads();
+    for (int i = thread; i < sharing; i += THREADS) {
+        float total = first > 0 ? sum[i * CHUNK + first - 1] : 0.0f;
+#pragma unroll 16
+        for (int row = first; row < end; row++) sum[i * CHUNK + row] = total = __fadd_rn(total, sum[i * CHUNK + row]);
+    }
+    const int ti = thread / 16, tj = thread % 16;
+    float on_keys[10], on_queries[10];
+    dots_of(on_keys, k, k, ti, tj);
+    dots_of(on_queries, q, k, ti, tj);
+    __syncthreads();
+
+    // This thread's words: of two neighbouring j, those of a where tj is even, those of -f where it is odd.
+    const bool odd = tj % 2;
+    u32 *words = (u32 *)shared + fragment_word(ti, tj / 2 * 2);
+    float *diagonal = (float *)(shared + DIAGONAL_AT), *of_tokens = (float *)(shared + TOKENS_AT);
+    for (int n = 0; n < sharing; n++) {
+        const int value_head = head + n * key_heads;
+        const float *own = sum + n * CHUNK;
+#pragma unroll
+        for (int a = 0; a < 4; a++)
+#pragma unroll
+            for (int b = 0; b <= a; b++) {
+                const int row = BLOCK * a + ti, j = BLOCK * b + tj;
+                const bool here = row >= first && row < end;
+                const float grown = expf(__fsub_rn(own[row], own[j]));
+                const float f = here && j < row ? __fmul_rn(grown, on_keys[a * (a + 1) / 2 + b]) : 0.0f;
+                const float weight = here && j <= row ? __fmul_rn(grown, on_queries[a * (a + 1) / 2 + b]) : 0.0f;
+                if (a == b) diagonal[(BLOCK * a + tj) * BLOCK + ti] = f;
+                const float other = __shfl_xor_sync(FULL_WARP, odd ? weight : -f, 1);
+                const Split of = odd ? split(other, -f) : split(weight, other);
+                if (odd && a == b) continue;
+                u32 *to = words + ((odd ? ON_KEYS_AT / BLOCK_BYTES + a * (a - 1) / 2 : a * (a + 1) / 2) + b) * (BLOCK_BYTES / 4);
+                to[0] = of.high;
+                to[BLOCK_BYTES / 8] = of.low;
+            }
+        if (thread < CHUNK) {
+            const bool here = thread >= first && thread < end;
+            of_tokens[thread] = expf(own[thread]);
+            of_tokens[CHUNK + thread] = end == CHUNK ? expf(__fsub_rn(own[CHUNK - 1], own[thread])) : 0.0f;
+            of_tokens[2 * CHUNK + thread] = here ? beta[(token0 + thread) * beta_token + value_head] : 0.0f;
+            if (here) sums[(token0 + thread) * value_heads + value_head] = own[thread];
+        }
+        __syncthreads();
+        uint4 *to = (uint4 *)(factors + ((i64)blockIdx.x * value_heads + value_head) * FACTOR_BYTES);
+        for (int i = thread; i < FACTOR_BYTES / 16; i += THREADS) to[i] = ((const uint4 *)shared)[i];
+        __syncthreads();
     }
 }
 
-// Where things lie in shared memory.
+// Where things lie in shared memory. Stages come first, factors behind keys and queries.
 constexpr int STAGE_ROWS = (STAGED ? 4 : 2) * CHUNK;
-constexpr int STAGE = STAGE_ROWS * KEY_PITCH;
-constexpr int STATE_AT = (STAGED ? STAGES : 1) * STAGE;           // [2][DK][COLUMN_PITCH]: both terms of S
-constexpr int UPDATES_AT = STATE_AT + 2 * DK * COLUMN_PITCH;      // [2][CHUNK][COLUMN_PITCH]
-constexpr int FACTOR_PITCH = 2 * CHUNK + 16;
-constexpr int FACTORS_AT = UPDATES_AT + 2 * CHUNK * COLUMN_PITCH; // [4][CHUNK][FACTOR_PITCH]: -f, a, in both terms
-constexpr int FLOATS_AT = FACTORS_AT + 4 * CHUNK * FACTOR_PITCH;  // u in f32, then what `scan` lists
+constexpr int FACTORS_AT = STAGE_ROWS * KEY_PITCH;
+constexpr int STAGE = FACTORS_AT + FACTOR_BYTES;
+constexpr int STATE_AT = STAGES * STAGE;                         // [2][DK][COLUMN_PITCH]: both terms of S
+constexpr int UPDATES_AT = STATE_AT + 2 * DK * COLUMN_PITCH;     // [2][CHUNK][COLUMN_PITCH], then the updates as S takes them
+constexpr int FLOATS_AT = UPDATES_AT + 2 * CHUNK * COLUMN_PITCH; // u in f32, then what `scan` lists
 constexpr int REST_PITCH = COLUMNS + 8;
 
 // Asks for what is staged of a piece.
-static __device__ __forceinline__ void ask(u8 *to, const u8 *tile) {
+static __device__ __forceinline__ void ask(u8 *to, const u8 *tile, const u8 *factors) {
     constexpr int WORDS = DK / 8;
 #pragma unroll
     for (int i = threadIdx.x; i < STAGE_ROWS * WORDS; i += THREADS)
         ptx::copy_16(to + i / WORDS * KEY_PITCH + i % WORDS * 16, tile + 16 * i);
+#pragma unroll
+    for (int i = threadIdx.x; i < FACTOR_BYTES / 16; i += THREADS) ptx::copy_16(to + FACTORS_AT + 16 * i, factors + 16 * i);
 }
 
 static __device__ __forceinline__ void words_of(u32 (&to)[4], const uint4 &from) {
@@ -151,22 +202,15 @@ static __device__ __forceinline__ void words_of(u32 (&to)[4], const uint4 &from)
 // All chunks of a sequence, one after the other: block x is an entry of the list (sequence, its first piece), y the value
 // head, z the columns. `keep_rows` of `token.cu` follows.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
-    const float *values, i64 value_token, i64 value_head, const float *beta, i64 beta_token, float *out, i64 out_token,
-    i64 out_head, float *matrix, float *update_rows, const float *decay_rows, const float *sums, const int *sequences,
-    const int2 *list, const Piece *plan, const float *dots, const u8 *tiles, int key_heads, int value_heads, int rows,
-    int matrices
+    const float *values, i64 value_token, i64 value_head, float *out, i64 out_token, i64 out_head, float *matrix,
+    float *update_rows, const int *sequences, const int2 *list, const Piece *plan, const u8 *factors, const u8 *tiles,
+    int key_heads, int value_heads, int rows, int matrices
 ) {
     in_turn();
     extern __shared__ __align__(128) u8 shared[];
     float *updates = (float *)(shared + FLOATS_AT); // [CHUNK][COLUMNS]
-    float *diagonal = updates + CHUNK * COLUMNS;    // [BLOCKS][BLOCK of j][BLOCK of i]: f
-    float *rest = diagonal + CHUNK * BLOCK;         // [BLOCK][REST_PITCH]
-    float *sum = rest + BLOCK * REST_PITCH;         // [CHUNK]: G
-    float *grown = sum + CHUNK;                     // [CHUNK]: exp(G)
-    float *beta_of = grown + CHUNK;                 // [CHUNK]
-    u8 *state_terms = shared + STATE_AT, *update_terms = shared + UPDATES_AT, *factors = shared + FACTORS_AT;
-    // The updates as S takes them in stand where the factors were.
-    u8 *weighed = factors;
+    float *rest = updates + CHUNK * COLUMNS;        // [BLOCK][REST_PITCH]
+    u8 *state_terms = shared + STATE_AT, *update_terms = shared + UPDATES_AT;
 
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, g = lane / 4, t = lane % 4;
     const int head = blockIdx.y, from_key_head = head % key_heads, first_column = blockIdx.z * COLUMNS;
@@ -176,15 +220,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
     const i64 slot = sequence[3];
     const int first_chunk = past / CHUNK, last_chunk = (past + len - 1) / CHUNK;
     float *own_updates = update_rows + (slot * value_heads + head) * rows * DV + first_column;
-    const float *own_sums = decay_rows + (slot * value_heads + head) * rows;
     auto matrix_of = [&](int index) {
         return matrix + ((slot * matrices + index % matrices) * value_heads + head) * DK * DV + first_column;
     };
     auto tile_of = [&](int index) {
         return tiles + ((i64)(entry.y + index - first_chunk) * key_heads + from_key_head) * TILE_BYTES;
     };
-    ask(shared, tile_of(first_chunk));
-    ptx::copies_made();
+    auto ask_for = [&](u8 *to, int index) {
+        ask(to, tile_of(index), factors + ((i64)(entry.y + index - first_chunk) * value_heads + head) * FACTOR_BYTES);
+        ptx::copies_made();
+    };
+    ask_for(shared, first_chunk);
+    Piece next_piece = plan[entry.y];
 
     // S: a warp has 16 dimensions and all columns, as products leave them.
     const bool folds = warp < DK / 16;
@@ -219,20 +266,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
     const int row0 = warp % BLOCKS * BLOCK;
 
     for (int index = first_chunk; index <= last_chunk; index++) {
-        const int piece_index = entry.y + index - first_chunk;
-        const Piece piece = plan[piece_index];
-        const int first = piece.first, end = piece.end;
+        const int first = next_piece.first, end = next_piece.end;
+        if (index < last_chunk) next_piece = plan[entry.y + index + 1 - first_chunk];
         const i64 token0 = (i64)start + index * CHUNK - past;
-        const u8 *tile = shared + (STAGES == 2 ? (index - first_chunk) % 2 * STAGE : 0);
-        if (thread < CHUNK) {
-            const bool here = thread >= first && thread < end;
-            float own = 0.0f;
-            if (thread < first) own = own_sums[(index * CHUNK + thread) % rows];
-            else if (here) own = sums[(token0 + thread) * value_heads + head];
-            sum[thread] = own;
-            grown[thread] = expf(own);
-            beta_of[thread] = here ? beta[(token0 + thread) * beta_token + head] : 0.0f;
-        }
+        const u8 *tile = shared + (STAGES == 2 ? (index - first_chunk) % 2 * STAGE : 0), *given = tile + FACTORS_AT;
+        const float *diagonal = (const float *)(given + DIAGONAL_AT);
+        const float *grown = (const float *)(given + TOKENS_AT), *weights = grown + CHUNK, *beta_of = weights + CHUNK;
         for (int i = thread; i < first * COLUMNS; i += THREADS) {
             const int row = i / COLUMNS, column = i % COLUMNS;
             const float u = first_column + column < DV ? own_updates[(index * CHUNK + row) % rows * DV + column] : 0.0f;
@@ -242,22 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
             *(u16 *)to = (u16)of.high;
             *(u16 *)(to + CHUNK * COLUMN_PITCH) = (u16)of.low;
         }
-        // What comes from memory is asked for before the products: dots of the blocks up to the diagonal, and values.
-        float4 dot[5];
-        const float *piece_dots = dots + ((i64)piece_index * key_heads + from_key_head) * 2 * CHUNK * CHUNK;
-        auto place = [&](int i, int &of_query, int &row, int &j) {
-            const int f = thread + i * THREADS, block = f % 640 / 64;
-            const int down = block >= 6 ? 3 : block >= 3 ? 2 : block >= 1 ? 1 : 0;
-            of_query = f / 640;
-            row = BLOCK * down + f % 64 / 4;
-            j = BLOCK * (block - down * (down + 1) / 2) + f % 4 * 4;
-        };
-#pragma unroll
-        for (int i = 0; i < 5; i++) {
-            int of_query, row, j;
-            place(i, of_query, row, j);
-            dot[i] = *(const float4 *)(piece_dots + (of_query * CHUNK + row) * CHUNK + j);
-        }
+        // What comes from memory is asked for before the products.
         float value[TILES][4];
         if (warp < BLOCKS) {
 #pragma unroll
@@ -283,8 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         ptx::copies_wait<0>();
         __syncthreads();
         if (STAGES == 2) {
-            if (index < last_chunk) ask(shared + (index + 1 - first_chunk) % 2 * STAGE, tile_of(index + 1));
-            ptx::copies_made();
+            if (index < last_chunk) ask_for(shared + (index + 1 - first_chunk) % 2 * STAGE, index + 1);
         }
 
         // S0^T k for the rows of warps 0 to 3, S0^T q for those of 4 to 7.
@@ -313,30 +336,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 for (int n = 0; n < TILES; n++) multiply(c[n], small[n], a, a_rest, b[n], b_rest[n]);
             }
         }
-        // Factors.
-#pragma unroll
-        for (int i = 0; i < 5; i++) {
-            int of_query, row, j;
-            place(i, of_query, row, j);
-            const float *d = (const float *)&dot[i];
-            float factor[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const bool here = (of_query ? j + e <= row : j + e < row) && row >= first && row < end;
-                factor[e] = here ? __fmul_rn(expf(__fsub_rn(sum[row], sum[j + e])), d[e]) : 0.0f;
-            }
-            if (!of_query && j / BLOCK == row / BLOCK) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) diagonal[(j + e) * BLOCK + row % BLOCK] = factor[e];
-            } else {
-                if (!of_query)
-                    for (int e = 0; e < 4; e++) factor[e] = -factor[e];
-                const Split low = split(factor[0], factor[1]), high = split(factor[2], factor[3]);
-                u8 *to = factors + (of_query * 2 * CHUNK + row) * FACTOR_PITCH + 2 * j;
-                *(uint2 *)to = make_uint2(low.high, high.high);
-                *(uint2 *)(to + CHUNK * FACTOR_PITCH) = make_uint2(low.low, high.low);
-            }
-        }
 #pragma unroll
         for (int n = 0; n < TILES; n++)
 #pragma unroll
@@ -346,7 +345,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 if (warp >= BLOCKS) c[n][e] = __fmul_rn(grown[row], by_state);
                 else c[n][e] = row >= first && row < end ? fmaf(-grown[row], by_state, value[n][e]) : 0.0f;
             }
-        __syncthreads();
 
         // Forward substitution, a block of tokens after the other: when its updates are known, all later rows take them in.
         for (int block = 0; BLOCK * block < end; block++) {
@@ -383,9 +381,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
             const int down = warp % BLOCKS;
             if (warp < BLOCKS ? down > block : down >= block) {
                 u32 a[4], a_rest[4];
-                const u8 *at = factors + (warp / BLOCKS * 2 * CHUNK + row0 + straight) * FACTOR_PITCH + 2 * BLOCK * block + straight_words;
-                ptx::load_matrices(a, at);
-                ptx::load_matrices(a_rest, at + CHUNK * FACTOR_PITCH);
+                const int place = warp < BLOCKS ? ON_KEYS_AT / BLOCK_BYTES + down * (down - 1) / 2 : down * (down + 1) / 2;
+                const uint4 *words = (const uint4 *)(given + (place + block) * BLOCK_BYTES) + lane;
+                words_of(a, words[0]);
+                words_of(a_rest, words[32]);
                 const u8 *from = update_terms + (BLOCK * block + straight) * COLUMN_PITCH + straight_words;
 #pragma unroll
                 for (int n = 0; n < TILES; n += 2) {
@@ -418,14 +417,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         if (end < CHUNK) break;
         __syncthreads();
         // The chunk is folded into S.
-        const float total = sum[CHUNK - 1], decayed = grown[CHUNK - 1];
+        const float decayed = grown[CHUNK - 1];
 #pragma unroll
         for (int i = thread; i < CHUNK * COLUMNS / 2; i += THREADS) {
             const int row = i / (COLUMNS / 2), column = i % (COLUMNS / 2) * 2;
-            const float weight = expf(__fsub_rn(total, sum[row]));
             const float2 u = *(const float2 *)(updates + row * COLUMNS + column);
-            const Split of = split(__fmul_rn(weight, u.x), __fmul_rn(weight, u.y));
-            u8 *to = weighed + row * COLUMN_PITCH + 2 * column;
+            const Split of = split(__fmul_rn(weights[row], u.x), __fmul_rn(weights[row], u.y));
+            u8 *to = update_terms + row * COLUMN_PITCH + 2 * column;
             *(u32 *)to = of.high;
             *(u32 *)(to + CHUNK * COLUMN_PITCH) = of.low;
         }
@@ -433,7 +431,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
         if (folds) {
             float folded[TILES][4] = {};
             const u8 *at = tile + turned_row * KEY_PITCH + turned_words + 2 * 16 * warp;
-            const u8 *from = weighed + straight * COLUMN_PITCH + straight_words;
+            const u8 *from = update_terms + straight * COLUMN_PITCH + straight_words;
 #pragma unroll
             for (int block = 0; block < BLOCKS; block++) {
                 u32 a[4], a_rest[4];
@@ -461,10 +459,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan(
                 }
             state_terms_out();
         }
-        if (STAGES < 2 && index < last_chunk) {
+        if (STAGES == 1 && index < last_chunk) {
             __syncthreads();
-            ask(shared, tile_of(index + 1));
-            ptx::copies_made();
+            ask_for(shared, index + 1);
         }
     }
 }

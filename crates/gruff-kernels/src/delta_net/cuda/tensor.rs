@@ -14,11 +14,11 @@ pub(crate) static SCAN: Source = Source {
     code: include_str!("scan.cu"),
     options: &[],
     variants: &[
-        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 2)],
-        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 1)],
-        &[("DK", 128), ("DV", 128), ("COLUMNS", 16), ("STAGES", 0)],
-        &[("DK", 16), ("DV", 48), ("COLUMNS", 32), ("STAGES", 2)],
-        &[("DK", 16), ("DV", 48), ("COLUMNS", 16), ("STAGES", 0)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 2), ("STAGED", 1)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 32), ("STAGES", 2), ("STAGED", 0)],
+        &[("DK", 128), ("DV", 128), ("COLUMNS", 16), ("STAGES", 1), ("STAGED", 0)],
+        &[("DK", 16), ("DV", 48), ("COLUMNS", 32), ("STAGES", 2), ("STAGED", 1)],
+        &[("DK", 16), ("DV", 48), ("COLUMNS", 16), ("STAGES", 1), ("STAGED", 0)],
     ],
 };
 
@@ -50,19 +50,28 @@ impl Which {
     }
 }
 
-/// What a block of `scan` has of a chunk.
+/// Bytes of what `prepare` leaves of a chunk for a value head: 16 blocks of 16 x 16 factors in two terms, those on the diagonal in
+/// f32, and three values a token.
+const FACTOR_BYTES: usize = 16 * 4 * BLOCK * BLOCK + 4 * (CHUNK * BLOCK + 3 * CHUNK);
+
+/// What a block of `scan` has of a sequence.
 #[derive(Clone, Copy)]
 struct Form {
     /// Columns of S.
     columns: usize,
-    /// Chunks whose keys and queries are in shared memory; 0: keys of one, and queries come from memory to registers.
+    /// Chunks whose keys and factors are in shared memory.
     stages: usize,
+    /// Whether their queries are there too.
+    staged: bool,
 }
 
 impl Form {
     /// In the order of what they cost.
-    const ALL: [Self; 3] =
-        [Self { columns: 32, stages: 2 }, Self { columns: 32, stages: 1 }, Self { columns: 16, stages: 0 }];
+    const ALL: [Self; 3] = [
+        Self { columns: 32, stages: 2, staged: true },
+        Self { columns: 32, stages: 2, staged: false },
+        Self { columns: 16, stages: 1, staged: false },
+    ];
 
     /// The first that the card's shared memory holds.
     fn fitting(shape: &StateShape, shared: usize) -> Option<Self> {
@@ -70,11 +79,10 @@ impl Form {
     }
 
     fn shared_bytes(self, shape: &StateShape) -> usize {
-        let staged = if self.stages == 0 { 2 } else { 4 * self.stages };
-        let keys = staged * CHUNK * pitch_of(shape.key_dim);
+        let rows = if self.staged { 4 * CHUNK } else { 2 * CHUNK };
+        let stages = self.stages * (rows * pitch_of(shape.key_dim) + FACTOR_BYTES);
         let terms = 2 * (shape.key_dim + CHUNK) * pitch_of(self.columns);
-        let factors = 4 * CHUNK * pitch_of(CHUNK);
-        keys + terms + factors + 4 * (CHUNK * (self.columns + BLOCK + 3) + BLOCK * (self.columns + 8))
+        stages + terms + 4 * (CHUNK * self.columns + BLOCK * (self.columns + 8))
     }
 }
 
@@ -84,7 +92,8 @@ fn pitch_of(values: usize) -> usize {
 }
 
 fn prepare_bytes(shape: &StateShape) -> usize {
-    4 * 2 * CHUNK * (shape.key_dim + 4)
+    let rows = 4 * 2 * CHUNK * (shape.key_dim + 4);
+    rows.max(FACTOR_BYTES) + 4 * CHUNK * (shape.value_heads / shape.key_heads.max(1))
 }
 
 fn token_bytes(shape: &StateShape) -> usize {
@@ -190,10 +199,15 @@ impl CudaDevice {
         // Who comes here has one that fits (`has_tensor_delta`).
         let form = Form::fitting(&shape, self.card().shared_bytes).unwrap_or(Form::ALL[2]);
         let [key_dim, value_dim] = super::defines(layer);
-        let defines = [key_dim, value_dim, ("COLUMNS", form.columns as i64), ("STAGES", form.stages as i64)];
-        let parts = plan.count * shape.key_heads;
-        let dots = self.temporary(4 * parts * 2 * CHUNK * CHUNK)?;
-        let tiles = self.temporary(2 * parts * 4 * CHUNK * shape.key_dim)?;
+        let defines = [
+            key_dim,
+            value_dim,
+            ("COLUMNS", form.columns as i64),
+            ("STAGES", form.stages as i64),
+            ("STAGED", i64::from(form.staged)),
+        ];
+        let factors = self.temporary(plan.count * shape.value_heads * FACTOR_BYTES)?;
+        let tiles = self.temporary(2 * plan.count * shape.key_heads * 4 * CHUNK * shape.key_dim)?;
         let sums = self.temporary(4 * step.len() * shape.value_heads)?;
         self.launch(&SCAN, &defines, "prepare")?
             .grid([plan.count, shape.key_heads, 1])
@@ -202,12 +216,13 @@ impl CudaDevice {
             .heads_of(queries)
             .heads_of(keys)
             .rows_of(decay)
+            .rows_of(beta)
             .arg(layer.keys())
             .arg(layer.decays())
             .arg(sums.pointer())
             .arg(tables.sequences())
             .arg(plan.pointer())
-            .arg(dots.pointer())
+            .arg(factors.pointer())
             .arg(tiles.pointer())
             .arg(shape.key_heads as i32)
             .arg(shape.value_heads as i32)
@@ -218,16 +233,13 @@ impl CudaDevice {
             .block(SCAN_THREADS)
             .shared(form.shared_bytes(&shape))
             .heads_of(values)
-            .rows_of(beta)
             .heads_of(out)
             .arg(layer.matrix())
             .arg(layer.updates())
-            .arg(layer.decays())
-            .arg(sums.pointer())
             .arg(tables.sequences())
             .arg(list_at)
             .arg(plan.pointer())
-            .arg(dots.pointer())
+            .arg(factors.pointer())
             .arg(tiles.pointer())
             .arg(shape.key_heads as i32)
             .arg(shape.value_heads as i32)
