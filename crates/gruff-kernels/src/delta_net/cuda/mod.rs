@@ -1,10 +1,10 @@
 //! The family on NVIDIA cards.
 //!
 //! A token is one row of its chunk's forward substitution. Few tokens of a sequence go one after the other; prompts go
-//! a chunk at a time, with the same sums in the same order: on tensor cores (`scan.cu`, `token.cu`, `chunk.cuh`), or, for
-//! heads of odd widths and cards before 8.0, on plain units (`chunks.cu`, `delta.cu`). Rows that a step
-//! keeps are written by `keep.cu`, where the others cannot. Single tokens have all of a net between its projections in one
-//! kernel (`net.cu`).
+//! a chunk at a time, with the same sums in the same order: on tensor cores (`factors.cu`, `scan.cu`, `token.cu`,
+//! `chunk.cuh`), or, for heads of odd widths and cards before 8.0, on plain units (`chunks.cu`, `delta.cu`). Rows that a
+//! step keeps are written by `keep.cu`, where the others cannot. Single tokens have all of a net between its projections
+//! in one kernel (`net.cu`).
 
 mod net;
 mod tensor;
@@ -18,7 +18,7 @@ use crate::cuda::{CudaDevice, Launch, pointer};
 use crate::{Activation, CHUNK, Result, StateLayer, Step, StepSequence, Tensor};
 
 pub(crate) use net::NET;
-pub(crate) use tensor::{SCAN, TOKEN};
+pub(crate) use tensor::{FACTORS, SCAN, TOKEN};
 
 pub(crate) static CONV: Source =
     Source { name: "conv.cu", code: include_str!("conv.cu"), options: &[], variants: &[&[]] };

@@ -1,4 +1,4 @@
-//! The delta rule on tensor cores: `scan.cu` for sequences of many tokens, `token.cu` for those of few.
+//! The delta rule on tensor cores: `factors.cu` and `scan.cu` for sequences of many tokens, `token.cu` for those of few.
 
 use super::{COLUMNS, FEW, entries, operands, pieces};
 use crate::cuda::CudaDevice;
@@ -19,6 +19,18 @@ pub(crate) static SCAN: Source = Source {
         &[("DK", 128), ("DV", 128), ("COLUMNS", 16), ("STAGES", 1), ("STAGED", 0)],
         &[("DK", 16), ("DV", 48), ("COLUMNS", 32), ("STAGES", 2), ("STAGED", 1)],
         &[("DK", 16), ("DV", 48), ("COLUMNS", 16), ("STAGES", 1), ("STAGED", 0)],
+    ],
+};
+
+pub(crate) static FACTORS: Source = Source {
+    name: "factors.cu",
+    code: include_str!("factors.cu"),
+    options: &[],
+    variants: &[
+        &[("DK", 128), ("STAGED", 1)],
+        &[("DK", 128), ("STAGED", 0)],
+        &[("DK", 16), ("STAGED", 1)],
+        &[("DK", 16), ("STAGED", 0)],
     ],
 };
 
@@ -50,7 +62,7 @@ impl Which {
     }
 }
 
-/// Bytes of what `prepare` leaves of a chunk for a value head: 16 blocks of 16 x 16 factors in two terms, those on the diagonal in
+/// Bytes of what `factors.cu` leaves of a chunk for a value head: 16 blocks of 16 x 16 factors in two terms, those on the diagonal in
 /// f32, and three values a token.
 const FACTOR_BYTES: usize = 16 * 4 * BLOCK * BLOCK + 4 * (CHUNK * BLOCK + 3 * CHUNK);
 
@@ -91,7 +103,7 @@ fn pitch_of(values: usize) -> usize {
     2 * values + 16
 }
 
-fn prepare_bytes(shape: &StateShape) -> usize {
+fn factors_bytes(shape: &StateShape) -> usize {
     let rows = 4 * 2 * CHUNK * (shape.key_dim + 4);
     rows.max(FACTOR_BYTES) + 4 * CHUNK * (shape.value_heads / shape.key_heads.max(1))
 }
@@ -108,7 +120,7 @@ impl CudaDevice {
             && shape.value_dim.is_multiple_of(16)
             && shape.key_dim <= 128
             && Form::fitting(shape, self.card().shared_bytes).is_some()
-            && prepare_bytes(shape).max(token_bytes(shape)) <= self.card().shared_bytes
+            && factors_bytes(shape).max(token_bytes(shape)) <= self.card().shared_bytes
             && !self.lacks(Without::DeltaNet)
     }
 
@@ -199,20 +211,15 @@ impl CudaDevice {
         // Who comes here has one that fits (`has_tensor_delta`).
         let form = Form::fitting(&shape, self.card().shared_bytes).unwrap_or(Form::ALL[2]);
         let [key_dim, value_dim] = super::defines(layer);
-        let defines = [
-            key_dim,
-            value_dim,
-            ("COLUMNS", form.columns as i64),
-            ("STAGES", form.stages as i64),
-            ("STAGED", i64::from(form.staged)),
-        ];
+        let staged = ("STAGED", i64::from(form.staged));
+        let cut = [("COLUMNS", form.columns as i64), ("STAGES", form.stages as i64)];
         let factors = self.temporary(plan.count * shape.value_heads * FACTOR_BYTES)?;
         let tiles = self.temporary(2 * plan.count * shape.key_heads * 4 * CHUNK * shape.key_dim)?;
         let sums = self.temporary(4 * step.len() * shape.value_heads)?;
-        self.launch(&SCAN, &defines, "prepare")?
+        self.launch(&FACTORS, &[key_dim, staged], "factors")?
             .grid([plan.count, shape.key_heads, 1])
             .block(SCAN_THREADS)
-            .shared(prepare_bytes(&shape))
+            .shared(factors_bytes(&shape))
             .heads_of(queries)
             .heads_of(keys)
             .rows_of(decay)
@@ -228,7 +235,7 @@ impl CudaDevice {
             .arg(shape.value_heads as i32)
             .arg(rows as i32)
             .run()?;
-        self.launch(&SCAN, &defines, "scan")?
+        self.launch(&SCAN, &[key_dim, value_dim, cut[0], cut[1], staged], "scan")?
             .grid([entries, shape.value_heads, shape.value_dim.div_ceil(form.columns)])
             .block(SCAN_THREADS)
             .shared(form.shared_bytes(&shape))

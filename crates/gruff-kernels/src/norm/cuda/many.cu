@@ -24,59 +24,125 @@ static __device__ __forceinline__ float squares_of(const float (&x)[EACH]) {
     return sum;
 }
 
+// A thread's values of rows of `width` values. All of them are asked for before any is waited for: where there is none, another one of
+// the row is read. WHOLE: they are all there.
+template <bool WHOLE>
+struct Values {
+    int thread, left, width;
+
+    __device__ __forceinline__ bool has(int r, int k) const { return WHOLE || (r < left && thread + k * THREADS < width); }
+
+    // Where the thread's first value of row r is; `rows` is where row 0 begins. Of rows that are not there, the last one that is.
+    template <class T>
+    __device__ __forceinline__ T *row(T *rows, i64 stride, int r) const { return rows + (WHOLE ? r : min(r, left - 1)) * stride + thread; }
+
+    __device__ __forceinline__ float read(const float *row, int k) const {
+        return row[WHOLE || thread + k * THREADS < width ? k * THREADS : -thread];
+    }
+};
+
 // Stores a part of ROWS rows in pieces: `word` is the first of the part in a row, of which `end` are not the row's any more.
 static __device__ __forceinline__ void store_part(u8 *to, const float *part, int groups, int first, int rows, int word, int end, int thread) {
-#pragma unroll
-    for (int i = thread; i < ROWS * WORDS; i += THREADS) {
-        const int r = i % ROWS, w = i / ROWS;
-        if (first + r >= rows || word + w >= end) continue;
-        const float4 four = *(const float4 *)(part + r * PITCH + 4 * w);
-        pieces::store_word(to, groups, first + r, word + w, four.x, four.y, four.z, four.w);
-    }
+    static_assert(ROWS * WORDS == THREADS, "a word a thread");
+    const int r = thread % ROWS, w = thread / ROWS;
+    if (first + r >= rows || word + w >= end) return;
+    const float4 four = *(const float4 *)(part + r * PITCH + 4 * w);
+    pieces::store_word(to, groups, first + r, word + w, four.x, four.y, four.z, four.w);
 }
 
 #if THREADS > 32
 static_assert(WARPS >= ROWS, "a warp adds up a row");
 
-// Norms the rows from `first` on, of which a thread has the values `x`.
+struct Shared {
+    float sums[ROWS][WARPS], factors[ROWS];
+    __align__(16) float part[ROWS * PITCH];
+};
+
+// Norms rows, of which a thread has the values `x`; `out` is where the first one's result begins.
+template <bool WHOLE>
 static __device__ __forceinline__ void norm_rows(
-    const float (&x)[ROWS][EACH], const float *weight, float *out, i64 out_stride, int first, int rows, int width, float eps,
-    int groups, u8 *to
+    Shared &shared, const float (&x)[ROWS][EACH], const Values<WHOLE> &values, const float *weight, float *out, i64 out_stride,
+    int first, int rows, float eps, int groups, u8 *to
 ) {
-    __shared__ float sums[ROWS][WARPS], factors[ROWS];
-    __shared__ __align__(16) float part[ROWS * PITCH];
-    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, width = values.width;
+    float by[EACH];
+#pragma unroll
+    for (int k = 0; k < EACH; k++) by[k] = values.read(weight + thread, k);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const float sum = warp_sum(squares_of(x[r]));
-        if (lane == 0) sums[r][warp] = sum;
+        if (lane == 0) shared.sums[r][warp] = sum;
     }
     __syncthreads();
     if (warp < ROWS) {
-        const float sum = warp_sum(lane < WARPS ? sums[warp][lane] : 0.0f);
-        if (lane == 0) factors[warp] = rms_factor(sum, width, eps);
+        const float sum = warp_sum(lane < WARPS ? shared.sums[warp][lane] : 0.0f);
+        if (lane == 0) shared.factors[warp] = rms_factor(sum, width, eps);
     }
     __syncthreads();
     float factor[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) factor[r] = factors[r];
+    for (int r = 0; r < ROWS; r++) factor[r] = shared.factors[r];
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const int column = thread + k * THREADS;
-        if (k * THREADS >= width) break;
-        const float by = column < width ? weight[column] : 0.0f;
-        float *to_column = out + first * out_stride + column;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const float value = x[r][k] * factor[r] * by;
-            if (first + r < rows && column < width) to_column[r * out_stride] = value;
-            part[r * PITCH + thread] = value;
+            const float value = x[r][k] * factor[r] * by[k];
+            float *own = values.row(out, out_stride, r) + k * THREADS;
+            if (values.has(r, k)) *own = value;
+            shared.part[r * PITCH + thread] = value;
         }
         __syncthreads();
-        store_part(to, part, groups, first, rows, k * WORDS, width / 4, thread);
+        store_part(to, shared.part, groups, first, rows, k * WORDS, width / 4, thread);
         __syncthreads();
     }
     for (int r = 0; r < ROWS && first + r < rows; r++) pieces::complete(to, groups, first + r, width);
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void norm_of(
+    Shared &shared, const float *from, i64 stride, const float *weight, float *out, i64 out_stride, int first, int rows, int width, float eps,
+    int groups, u8 *to
+) {
+    const Values<WHOLE> values = {(int)threadIdx.x, rows - first, width};
+    float x[ROWS][EACH];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float *row = values.row(from + first * stride, stride, r);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) x[r][k] = values.read(row, k);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) x[r][k] = values.has(r, k) ? x[r][k] : 0.0f;
+    norm_rows(shared, x, values, weight, out + first * out_stride, out_stride, first, rows, eps, groups, to);
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void add_and_norm(
+    Shared &shared, float *residual, i64 stride, const float *delta, i64 delta_stride, const float *weight, float *out, i64 out_stride,
+    int first, int rows, int width, float eps, int groups, u8 *to
+) {
+    const Values<WHOLE> values = {(int)threadIdx.x, rows - first, width};
+    float x[ROWS][EACH];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float *row = values.row(residual + first * stride, stride, r);
+        const float *other = values.row(delta + first * delta_stride, delta_stride, r);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) x[r][k] = values.read(row, k) + values.read(other, k);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float *row = values.row(residual + first * stride, stride, r);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            float *own = row + k * THREADS;
+            if (values.has(r, k)) *own = x[r][k];
+            else x[r][k] = 0.0f;
+        }
+    }
+    norm_rows(shared, x, values, weight, out + first * out_stride, out_stride, first, rows, eps, groups, to);
 }
 
 // As `rms_norm_pieces` and `add_rms_norm_pieces` of norm.cu, a block ROWS rows.
@@ -84,16 +150,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 640 ? 2 : 1) rm
     const float *from, i64 stride, const float *weight, float *out, i64 out_stride, int rows, int width, float eps, int groups, u8 *to
 ) {
     in_turn();
+    __shared__ Shared shared;
     const int first = blockIdx.x * ROWS;
-    float x[ROWS][EACH];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const int column = threadIdx.x + k * THREADS;
-            x[r][k] = first + r < rows && column < width ? from[(first + r) * stride + column] : 0.0f;
-        }
-    norm_rows(x, weight, out, out_stride, first, rows, width, eps, groups, to);
+    if (first + ROWS <= rows && width == EACH * THREADS)
+        norm_of<true>(shared, from, stride, weight, out, out_stride, first, rows, width, eps, groups, to);
+    else norm_of<false>(shared, from, stride, weight, out, out_stride, first, rows, width, eps, groups, to);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 640 ? 2 : 1) add_rms_norm_many(
@@ -101,24 +162,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 640 ? 2 : 1) ad
     int width, float eps, int groups, u8 *to
 ) {
     in_turn();
+    __shared__ Shared shared;
     const int first = blockIdx.x * ROWS;
-    float x[ROWS][EACH];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const int column = threadIdx.x + k * THREADS;
-            const bool here = first + r < rows && column < width;
-            x[r][k] = here ? residual[(first + r) * stride + column] + delta[(first + r) * delta_stride + column] : 0.0f;
-        }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            const int column = threadIdx.x + k * THREADS;
-            if (first + r < rows && column < width) residual[(first + r) * stride + column] = x[r][k];
-        }
-    norm_rows(x, weight, out, out_stride, first, rows, width, eps, groups, to);
+    if (first + ROWS <= rows && width == EACH * THREADS)
+        add_and_norm<true>(shared, residual, stride, delta, delta_stride, weight, out, out_stride, first, rows, width, eps, groups, to);
+    else add_and_norm<false>(shared, residual, stride, delta, delta_stride, weight, out, out_stride, first, rows, width, eps, groups, to);
 }
 #else
 constexpr int HEADS = 8;
