@@ -21,7 +21,15 @@ fn cards(count: usize) -> Option<Vec<Device>> {
         }
         Err(error) => panic!("{error}"),
     };
-    (0..count).map(card).collect()
+    let devices = (0..count).map(card).collect();
+    // The emulator has NCCL.
+    match Collective::library() {
+        Err(error) if std::env::var_os("CUDA_EMULATOR_DEVICES").is_none() => {
+            eprintln!("no cards compute together here: {error}");
+            None
+        }
+        _ => devices,
+    }
 }
 
 /// Values that depend on the rank, whose sums round differently in another order.

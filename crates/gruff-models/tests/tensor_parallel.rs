@@ -8,8 +8,8 @@ use common::{ARCHITECTURES, File, Sequence, caches, cpu, ids, logits, nmse, step
 use gruff_blocks::BlockType;
 use gruff_gguf::Gguf;
 use gruff_kernels::{
-    Activations, CudaError, CudaOptions, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, StepTokens,
-    Tensor,
+    Activations, Collective, CudaError, CudaOptions, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence,
+    StepTokens, Tensor,
 };
 use gruff_models::{
     CacheLayer, CacheOptions, Caches, ForwardOptions, HookContext, Lora, Model, PartBytes, Placement, Steps,
@@ -253,8 +253,19 @@ fn a_fault_of_one_device_is_told_and_the_next_step_computed() {
     assert!(common::bits(&sequences[0].logits) == common::bits(&expected));
 }
 
-/// So many cards, where there are so many (or what stands in for them, `tools/emulator` with CUDA_EMULATOR_DEVICES).
+/// So many cards, where there are so many and NCCL (or what stands in for them, `tools/emulator` with CUDA_EMULATOR_DEVICES).
 fn cards(count: usize, activations: Activations) -> Option<Vec<Device>> {
+    // The emulator has NCCL.
+    match Collective::library() {
+        Err(error) if std::env::var_os("CUDA_EMULATOR_DEVICES").is_none() => {
+            eprintln!("no {count} cards share a model here: {error}");
+            None
+        }
+        _ => open_cards(count, activations),
+    }
+}
+
+fn open_cards(count: usize, activations: Activations) -> Option<Vec<Device>> {
     let card = |ordinal| match Device::cuda(ordinal, CudaOptions { activations, ..CudaOptions::default() }) {
         Ok(device) => Some(device),
         Err(Error::Cuda(error @ (CudaError::NoDriver { .. } | CudaError::NoDevice { .. }))) => {
@@ -360,7 +371,7 @@ fn cards_that_nccl_fails_are_lost() {
 fn a_library_that_is_not_there_is_told() {
     // tools/checks/cuda_emulated.sh runs it with a name of nothing.
     let missing = std::env::var_os("GRUFF_NCCL").filter(|path| !std::path::Path::new(path).exists());
-    let (Some(path), Some(devices)) = (missing, cards(2, Activations::Bf16)) else { return };
+    let (Some(path), Some(devices)) = (missing, open_cards(2, Activations::Bf16)) else { return };
     let placement = Placement::tensor_parallel(&devices);
     let told = load_placed(&file("llama").build(), &placement).err().expect("refused").to_string();
     for part in ["nvidia-nccl-cu12", "GRUFF_NCCL", &path.to_string_lossy(), "--split-mode layer"] {
