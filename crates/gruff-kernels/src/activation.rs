@@ -29,8 +29,6 @@ pub(crate) enum Form {
     Padded,
     /// On CUDA: bfloat16 in pieces of 16 bytes (see `matmul/cuda/pieces.cuh`).
     Pieces,
-    /// On CUDA: not rounded, like pieces of all groups side by side.
-    TurnedFloats,
     /// On CUDA: two bfloat16 a value (see `matmul/cuda/terms.cuh`).
     Bf16Terms,
     /// On CUDA: two halves a value, and what sums of groups are multiplied with.

@@ -11,6 +11,7 @@ use gruff_blocks::BlockType;
 use crate::attention::AttentionOps;
 use crate::buffer::{Buffer, ForeignBytes, Memory, Reuse};
 use crate::cpu::{CpuDevice, CpuOptions};
+use crate::cuda::strips::Strips;
 use crate::cuda::{CudaDevice, CudaOptions};
 use crate::delta_net::DeltaNetOps;
 use crate::elementwise::ElementwiseOps;
@@ -182,6 +183,16 @@ pub(crate) trait Backend:
 
     /// Makes foreign bytes readable for kernels: borrowed where the device can address them, else copied.
     fn import(&self, bytes: ForeignBytes) -> Option<Memory>;
+
+    /// Whether packed matrices are laid out in strips.
+    fn lays_out(&self) -> bool {
+        false
+    }
+
+    /// Copies packed matrices, each of so many rows, to strips, on devices that lay them out.
+    fn import_strips(&self, _packed: &[u8], _strips: &Strips, _rows: usize, _bytes: usize) -> Option<Memory> {
+        None
+    }
 }
 
 /// A device: where tensors live and operations run. Clones are the same device.
@@ -506,6 +517,27 @@ impl Device {
             self.count(len);
         }
         Ok(Buffer::new(self, memory, len, Reuse::Owned))
+    }
+
+    /// Whether packed matrices are laid out in strips.
+    pub(crate) fn lays_out(&self) -> bool {
+        self.inner.backend.lays_out()
+    }
+
+    /// A stack of packed matrices in strips.
+    pub(crate) fn import_strips(
+        &self,
+        packed: &[u8],
+        strips: &Strips,
+        matrices: usize,
+        rows: usize,
+    ) -> Result<Buffer> {
+        let bytes = strips.matrix_bytes(rows).and_then(|matrix| matrix.checked_mul(matrices));
+        let bytes = bytes.ok_or_else(|| self.out_of_memory(usize::MAX))?;
+        let memory = self.inner.backend.import_strips(packed, strips, rows, bytes);
+        let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
+        self.count(bytes);
+        Ok(Buffer::new(self, memory, bytes, Reuse::Owned))
     }
 
     pub(crate) fn release(&self, memory: Memory, bytes: usize, reuse: Reuse) {

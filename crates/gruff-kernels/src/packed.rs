@@ -6,12 +6,14 @@ use std::sync::Arc;
 use gruff_blocks::BlockType;
 
 use crate::buffer::{Buffer, ForeignBytes};
+use crate::cuda::strips::{STRIP, Strips};
 use crate::{Device, Error, Result, Tensor};
 
 /// One matrix, or a stack of equally shaped matrices (experts), in ggml blocks.
 ///
 /// Shape is `[matrices, rows, cols]`: a product with it turns `cols` inputs into `rows` outputs, and a row is
-/// `cols / block` consecutive blocks (GGUF's order, never permuted). Handles are cheap to clone.
+/// `cols / block` consecutive blocks (GGUF's order, never permuted). A CUDA card lays the bits out anew (`cuda/strips`); its values are
+/// the same. Handles are cheap to clone.
 #[derive(Clone)]
 pub struct PackedTensor {
     buffer: Buffer,
@@ -22,6 +24,8 @@ pub struct PackedTensor {
     rows: usize,
     cols: usize,
     row_bytes: usize,
+    /// How it lies, if not row by row.
+    strips: Option<Strips>,
     /// Bytes from one matrix of the stack to the next.
     matrix_bytes: usize,
     scale: Option<Arc<[f32]>>,
@@ -41,7 +45,17 @@ impl PackedTensor {
         block_type: BlockType,
         shape: [usize; 3],
     ) -> Result<Self> {
-        Self::in_buffer(device.import(owner)?, offset, block_type, shape)
+        let all = (*owner).as_ref().len();
+        let bytes = bytes_of(all, offset, block_type, shape)?;
+        let [matrices, rows, cols] = shape;
+        let (buffer, offset, strips) = match Strips::of(block_type, cols)?.filter(|_| device.lays_out()) {
+            Some(strips) => {
+                let packed = &(*owner).as_ref()[offset..offset + bytes];
+                (device.import_strips(packed, &strips, matrices, rows)?, 0, Some(strips))
+            }
+            None => (device.import(owner)?, offset, None),
+        };
+        Self::in_buffer(buffer, offset, block_type, shape, strips)
     }
 
     /// Copies packed bytes to the device.
@@ -61,7 +75,7 @@ impl PackedTensor {
     /// The values of a contiguous f32 tensor `[rows, cols]`, where they are.
     pub(crate) fn of_floats(tensor: &Tensor) -> Result<Self> {
         let shape = [1, tensor.shape()[0], tensor.shape()[1]];
-        Self::in_buffer(tensor.buffer().clone(), tensor.offset(), BlockType::F32, shape)
+        Self::in_buffer(tensor.buffer().clone(), tensor.offset(), BlockType::F32, shape, None)
     }
 
     fn in_buffer(
@@ -69,30 +83,17 @@ impl PackedTensor {
         offset: usize,
         block_type: BlockType,
         [matrices, rows, cols]: [usize; 3],
+        strips: Option<Strips>,
     ) -> Result<Self> {
         let row_bytes = block_type.row_bytes(cols)?;
-        let matrix_bytes = rows.checked_mul(row_bytes);
-        let end = matrix_bytes.and_then(|m| m.checked_mul(matrices)).and_then(|all| all.checked_add(offset));
-        match (matrix_bytes, end) {
-            (Some(matrix_bytes), Some(end)) if end <= buffer.bytes() => Ok(Self {
-                buffer,
-                offset,
-                block_type,
-                matrices,
-                rows,
-                cols,
-                row_bytes,
-                matrix_bytes,
-                scale: None,
-            }),
-            _ => Err(Error::Shape {
-                op: "packed tensor",
-                what: format!(
-                    "[{matrices}, {rows}, {cols}] of {block_type} does not fit into {} bytes",
-                    buffer.bytes()
-                ),
-            }),
-        }
+        let matrix_bytes = match &strips {
+            Some(strips) => strips.matrix_bytes(rows).unwrap_or(0),
+            None => {
+                bytes_of(buffer.bytes(), offset, block_type, [matrices, rows, cols])?;
+                rows * row_bytes
+            }
+        };
+        Ok(Self { buffer, offset, block_type, matrices, rows, cols, row_bytes, strips, matrix_bytes, scale: None })
     }
 
     /// Adds the per-tensor scale that some files carry beside a matrix (NVFP4): products are multiplied by
@@ -111,7 +112,8 @@ impl PackedTensor {
         Ok(self)
     }
 
-    /// The rows `start..start + len` of every matrix, without copying: one half of a fused `gate|up`.
+    /// The rows `start..start + len` of every matrix: one half of a fused `gate|up`. Without copying, but on cards where `start` is
+    /// no multiple of 8.
     ///
     /// # Errors
     /// [`Error::Shape`] when there is no such range.
@@ -122,10 +124,25 @@ impl PackedTensor {
                 what: format!("{} rows have no range {start}..+{len}", self.rows),
             });
         }
+        if self.strips.is_some() && !start.is_multiple_of(STRIP) {
+            return self.rows_anew(start, len);
+        }
         let mut view = self.clone();
-        view.offset += start * self.row_bytes;
+        view.offset = self.row_offset(0, start);
         view.rows = len;
         Ok(view)
+    }
+
+    /// The rows in memory of their own, where they do not begin with a strip.
+    fn rows_anew(&self, start: usize, len: usize) -> Result<Self> {
+        let mut packed = Vec::with_capacity(self.matrices * len * self.row_bytes);
+        for matrix in 0..self.matrices {
+            for row in start..start + len {
+                packed.extend(self.device().clone().exclusive(self.row_bytes, || self.packed_row(matrix, row))?);
+            }
+        }
+        let anew = Self::from_bytes(self.device(), &packed, self.block_type, [self.matrices, len, self.cols])?;
+        Ok(Self { scale: self.scale.clone(), ..anew })
     }
 
     /// The device that holds it.
@@ -153,12 +170,12 @@ impl PackedTensor {
         self.cols
     }
 
-    /// Bytes of the packed values.
+    /// Bytes of the packed values, as in a file.
     pub fn packed_bytes(&self) -> usize {
         self.matrices * self.rows * self.row_bytes
     }
 
-    /// Bytes of a row.
+    /// Bytes of a row, as in a file.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
@@ -176,9 +193,35 @@ impl PackedTensor {
         &self.buffer
     }
 
-    /// Bytes from the start of the buffer to a row.
+    /// Bytes from the start of the buffer to a row; of strips, to the one that the row is in.
     pub(crate) fn row_offset(&self, matrix: usize, row: usize) -> usize {
-        self.offset + matrix * self.matrix_bytes + row * self.row_bytes
+        let row = match &self.strips {
+            Some(strips) => row / STRIP * strips.strip_bytes(),
+            None => row * self.row_bytes,
+        };
+        self.offset + matrix * self.matrix_bytes + row
+    }
+
+    /// How it lies, if not row by row.
+    pub(crate) fn strips(&self) -> Option<&Strips> {
+        self.strips.as_ref()
+    }
+
+    /// The bytes of a row, as in a file.
+    fn packed_row(&self, matrix: usize, row: usize) -> Result<Vec<u8>> {
+        let offset = self.row_offset(matrix, row);
+        match &self.strips {
+            Some(strips) => {
+                let mut strip = vec![0; strips.strip_bytes()];
+                self.buffer.read(offset, &mut strip)?;
+                Ok(strips.row_of(&strip, row % STRIP))
+            }
+            None => {
+                let mut packed = vec![0; self.row_bytes];
+                self.buffer.read(offset, &mut packed)?;
+                Ok(packed)
+            }
+        }
     }
 
     /// Unpacks one row, scale applied. Copies through the host; for tools and tests.
@@ -203,14 +246,30 @@ impl PackedTensor {
                 ),
             });
         }
-        let mut packed = vec![0; self.row_bytes];
-        self.buffer.read(self.row_offset(matrix, row), &mut packed)?;
-        self.block_type.unpack(&packed, out)?;
+        self.block_type.unpack(&self.packed_row(matrix, row)?, out)?;
         let scale = self.scale(matrix);
         if scale != 1.0 {
             out.iter_mut().for_each(|value| *value *= scale);
         }
         Ok(())
+    }
+}
+
+/// Bytes of a stack in a file, which `all` bytes have from `offset` on.
+fn bytes_of(
+    all: usize,
+    offset: usize,
+    block_type: BlockType,
+    [matrices, rows, cols]: [usize; 3],
+) -> Result<usize> {
+    let row_bytes = block_type.row_bytes(cols)?;
+    let bytes = rows.checked_mul(row_bytes).and_then(|matrix| matrix.checked_mul(matrices));
+    match bytes.filter(|bytes| bytes.checked_add(offset).is_some_and(|end| end <= all)) {
+        Some(bytes) => Ok(bytes),
+        None => Err(Error::Shape {
+            op: "packed tensor",
+            what: format!("[{matrices}, {rows}, {cols}] of {block_type} does not fit into {all} bytes"),
+        }),
     }
 }
 

@@ -1,93 +1,55 @@
-// Packed blocks on CUDA: from the bytes of a file to codes, scales and minima, in registers.
+// Packed blocks on CUDA: from what lies in a strip (`cuda/strips`) to codes, scales and minima, in registers.
 //
-// A group is 256 consecutive values of a row, eight sub-blocks of 32. A type `W` says how many bytes a whole group has, what the
-// scales and minima of sub-block J are, and what its codes are, four to a word: `word<J, H>(g, table, t)` is word t of half H.
+// A group is 256 consecutive values of a row, and each of four lanes has 64 of them to itself: two sub-blocks of 32, S = 0 and 1.
+// A type `W` says how many bytes a lane has to itself (OWN) and how many the four of a row share (ROW), what the scales and minima
+// of sub-block S are, and what its codes are, four to a word: `word<S, I>(share, book)` is word I of eight.
 //
 //     value[i] = scale[i / 16] * (code[i] - OFFSET) + minimum[i / 16]
 //
 // the product and the sum rounded to f32 one after the other, which is what the `gruff-blocks` crate computes, bit for bit.
-// Types without HALVES have one scale and one minimum for all 32; types without MINIMUM have none. Codes are in order; bytes
-// from 0 to 255, or signed ones of types that have neither an OFFSET nor a MINIMUM.
+// Types without HALVES have one scale and one minimum for all 32; types without MINIMUM have none. Types with SIGNS have codes above
+// 0 whose signs `signs<S>(share)` gives. The bytes of a word of codes are its values 0, 2, 1, 3 ("crossed"), so that the even and the
+// odd bytes, each in 16 bits, are pairs of neighbours.
 //
-// J and H are template arguments, so offsets are constants and a field costs a shift or a byte permutation; t is one of the
-// four lanes that share a row's half of a sub-block, or a constant.
+// S and I are template arguments, so offsets are constants; t is which of the four lanes it is.
 #pragma once
 
 #include "common.cuh"
 
 namespace blocks {
 
-// Values of a group, and sub-blocks of 32 in it.
+// Values of a group, lanes that share it, and values of each.
 constexpr int GROUP = 256;
-constexpr int SUB_BLOCKS = 8;
+constexpr int LANES = 4;
+constexpr int RUN = 64;
+// Rows of a strip.
+constexpr int STRIP = 8;
 
-// Where a group's bytes are: words, halves and bytes at a byte offset that the compiler knows, and the word `i` words behind one.
+// What one lane has of one row's group.
+template <int OWN, int ROW>
+struct Bytes {
+    u32 own_words[(OWN + 3) / 4 + 1];
+    u32 row_words[(ROW + 3) / 4 + 1];
 
-// In registers, where `i` must be known as well.
-struct Registers {
-    const u32 *words;
     template <int O>
-    __device__ __forceinline__ u32 word(int i) const {
-        constexpr int skew = O % 4;
-        if constexpr (skew == 0) return words[O / 4 + i];
-        else return __funnelshift_r(words[O / 4 + i], words[O / 4 + i + 1], 8 * skew);
+    __device__ __forceinline__ u32 word() const {
+        static_assert(O % 4 == 0, "whole words");
+        return own_words[O / 4];
     }
     template <int O>
     __device__ __forceinline__ u32 byte() const {
-        return (words[O / 4] >> (8 * (O % 4))) & 255;
+        return own_words[O / 4] >> (8 * (O % 4)) & 255;
     }
-    // At an even offset.
     template <int O>
     __device__ __forceinline__ u32 two_bytes() const {
         static_assert(O % 2 == 0, "two bytes of one word");
-        return (words[O / 4] >> (8 * (O % 4))) & 65535;
+        return O % 4 == 0 ? own_words[O / 4] & 65535 : own_words[O / 4] >> 16;
     }
-};
-
-// In memory, from an address that is a multiple of ALIGNMENT on; up to seven bytes on either side may be read. Words of which `i`
-// is known, too, are read with their neighbours.
-template <int ALIGNMENT>
-struct Bytes {
-    const u8 *at;
+    // Three bytes, with nothing behind them.
     template <int O>
-    __device__ __forceinline__ u32 word(int i) const {
-        if constexpr (ALIGNMENT % 4 == 0 && O % 4 == 0) {
-            return *(const u32 *)(at + O + 4 * i);
-        } else {
-            // Neighbours share a word of memory, so that a row of them costs one load each.
-            const u8 *first = at + O % 4;
-            const u32 *whole = (const u32 *)(first - ((size_t)first & 3)) + O / 4 + i;
-            return __funnelshift_r(whole[0], whole[1], 8 * ((u32)(size_t)first & 3));
-        }
-    }
-    template <int O>
-    __device__ __forceinline__ u32 byte() const {
-        return at[O];
-    }
-    template <int O>
-    __device__ __forceinline__ u32 two_bytes() const {
-        if constexpr (ALIGNMENT % 2 == 0) return *(const u16 *)(at + O);
-        else return at[O] | (u32)at[O + 1] << 8;
-    }
-};
-
-// In memory at a multiple of 16, where every `i` is known: in vectors.
-struct Vectors {
-    const u8 *at;
-    template <int O>
-    __device__ __forceinline__ u32 word(int i) const {
-        static_assert(O % 4 == 0, "a word of a vector");
-        const uint4 four = ((const uint4 *)at)[(O + 4 * i) / 16];
-        const int which = (O / 4 + i) % 4;
-        return which == 0 ? four.x : which == 1 ? four.y : which == 2 ? four.z : four.w;
-    }
-    template <int O>
-    __device__ __forceinline__ u32 byte() const {
-        return word<O / 4 * 4>(0) >> (8 * (O % 4)) & 255;
-    }
-    template <int O>
-    __device__ __forceinline__ u32 two_bytes() const {
-        return word<O / 4 * 4>(0) >> (8 * (O % 4)) & 65535;
+    __device__ __forceinline__ u32 three_bytes() const {
+        static_assert(O % 4 == 0 && OWN == O + 3, "the last ones");
+        return own_words[O / 4];
     }
 };
 
@@ -96,16 +58,8 @@ __device__ __forceinline__ float half_at(const G &g) {
     return half_to_float((u16)g.template two_bytes<O>());
 }
 
-// Four bits to the lowest bits of four bytes.
-__device__ __forceinline__ u32 spread_bits(u32 bits) {
-    return ((bits & 15) * 0x00204081u) & 0x01010101u;
-}
-
-// Codes as signed bytes, OFFSET subtracted: for codes and offsets below 128.
-template <int OFFSET>
-__device__ __forceinline__ u32 signed_codes(u32 codes) {
-    return OFFSET == 0 ? codes : ((codes | 0x80808080u) - 0x01010101u * OFFSET) ^ 0x80808080u;
-}
+// A whole number below 2^23 as a float: of bits that nothing stands above.
+__device__ __forceinline__ float small(u32 bits) { return __uint_as_float(bits | 0x4b000000u) - 8388608.0f; }
 
 // Moves bit (or field that begins at) FROM of each byte to TO; what surrounds it is for the caller to mask.
 template <int FROM, int TO>
@@ -115,7 +69,7 @@ __device__ __forceinline__ u32 move_bits(u32 bytes) {
 }
 
 // The entries of a table of 16 bytes for the eight half bytes of a word: the low halves' to `low`, the high ones' to `high`.
-__device__ __forceinline__ void look_up_16(const u32 (&table)[4], u32 codes, u32& low, u32& high) {
+__device__ __forceinline__ void look_up_16(const u32 (&table)[4], u32 codes, u32 &low, u32 &high) {
     u32 index = codes & 0x77777777u;
     u32 choose = 0x32103210u | ((codes & 0x88888888u) >> 1);
     u32 front = __byte_perm(__byte_perm(table[0], table[1], index), __byte_perm(table[2], table[3], index), choose);
@@ -126,237 +80,217 @@ __device__ __forceinline__ void look_up_16(const u32 (&table)[4], u32 codes, u32
     high = __byte_perm(front, back, 0x7531);
 }
 
-// Negates the bytes of `levels` (each at least 1) whose bit is set.
-__device__ __forceinline__ u32 negate_where(u32 levels, u32 bits) {
-    u32 ones = spread_bits(bits);
-    return (levels ^ (ones * 255)) + ones;
-}
-
-// Seven stored signs and the eighth that makes their number even.
-__device__ __forceinline__ u32 eight_signs(u32 seven) {
-    return seven | (__popc(seven) & 1) << 7;
-}
-
 // What a type has unless it says otherwise.
+template <int OWN_, int ROW_>
 struct Plain {
+    static constexpr int OWN = OWN_;
+    static constexpr int ROW = ROW_;
+    using Share = Bytes<OWN, ROW>;
     static constexpr bool HALVES = false;
     static constexpr bool MINIMUM = false;
+    static constexpr bool SIGNS = false;
     static constexpr int OFFSET = 0;
     // 32-bit words of the table that decoding looks values up in.
     static constexpr int TABLE = 0;
-    // What the address of a group is a multiple of wherever the file's tensor begins at a multiple of 4.
-    static constexpr int ALIGNMENT = 2;
+    // Whether codes are the half bytes of the lane's first eight words, those of S = 0 the low ones, and nothing else.
+    static constexpr bool NIBBLES = false;
+    template <int S>
+    __device__ static u32 signs(const Share &) {
+        return 0;
+    }
 };
 
-// Four-bit codes: the low halves of bytes are the first ones.
-template <int H>
-__device__ __forceinline__ u32 half_bytes(u32 packed) {
-    return (packed >> (4 * H)) & 0x0f0f0f0fu;
+// Codes of four bits, from the lane's first eight words.
+template <int S, int I, class G>
+__device__ __forceinline__ u32 half_bytes(const G &g) {
+    return (S == 0 ? g.template word<4 * I>() : g.template word<4 * I>() >> 4) & 0x0f0f0f0fu;
 }
 
-struct Q4_0 : Plain {
-    static constexpr int BYTES = 8 * 18;
+// Bit TO of each byte, from 64 bits that begin at O: word m of codes has bits m % 8 of word m / 8.
+template <int O, int TO, int S, int I, class G>
+__device__ __forceinline__ u32 one_bit(const G &g) {
+    return move_bits<I, TO>(g.template word<O + 4 * S>()) & 0x01010101u << TO;
+}
+
+// Two bits of each byte from bit TO on, from 128 bits that begin at O: word m of codes has bits 2 (m % 4) of word m / 4.
+template <int O, int TO, int S, int I, class G>
+__device__ __forceinline__ u32 two_bits(const G &g) {
+    return move_bits<2 * (I % 4), TO>(g.template word<O + 8 * S + 4 * (I / 4)>()) & 0x03030303u << TO;
+}
+
+struct Q4_0 : Plain<36, 0> {
     static constexpr int OFFSET = 8;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * J>(g);
+    static constexpr bool NIBBLES = true;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<32 + 2 * S>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<H>(g.template word<18 * J + 2>(t));
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g);
     }
 };
 
-struct Q4_1 : Plain {
-    static constexpr int BYTES = 8 * 20;
+struct Q4_1 : Plain<40, 0> {
     static constexpr bool MINIMUM = true;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
-        scale[0] = half_at<20 * J>(g);
-        minimum[0] = half_at<20 * J + 2>(g);
+    static constexpr bool NIBBLES = true;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at<32 + 4 * S>(g);
+        minimum[0] = half_at<34 + 4 * S>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<H>(g.template word<20 * J + 4>(t));
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g);
     }
 };
 
-// The fifth bits of four codes, from a word of 32 of them.
-template <int H>
-__device__ __forceinline__ u32 fifth_bits(u32 high, int t) {
-    return spread_bits(high >> (16 * H + 4 * t)) << 4;
-}
-
-struct Q5_0 : Plain {
-    static constexpr int BYTES = 8 * 22;
+struct Q5_0 : Plain<44, 0> {
     static constexpr int OFFSET = 16;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<22 * J>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<40 + 2 * S>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<H>(g.template word<22 * J + 6>(t)) | fifth_bits<H>(g.template word<22 * J + 2>(0), t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
     }
 };
 
-struct Q5_1 : Plain {
-    static constexpr int BYTES = 8 * 24;
+struct Q5_1 : Plain<48, 0> {
     static constexpr bool MINIMUM = true;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
-        scale[0] = half_at<24 * J>(g);
-        minimum[0] = half_at<24 * J + 2>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at<40 + 4 * S>(g);
+        minimum[0] = half_at<42 + 4 * S>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<H>(g.template word<24 * J + 8>(t)) | fifth_bits<H>(g.template word<24 * J + 4>(0), t);
-    }
-};
-
-struct Q8_0 : Plain {
-    static constexpr int BYTES = 8 * 34;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<34 * J>(g);
-    }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return g.template word<34 * J + 2 + 16 * H>(t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
     }
 };
 
-struct Q8_1 : Plain {
-    static constexpr int BYTES = 8 * 36;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<36 * J>(g);
-    }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return g.template word<36 * J + 4 + 16 * H>(t);
-    }
-};
-
-// Two bits of each of 32 bytes from byte O on.
-template <int O, int J, int H, class G>
-__device__ __forceinline__ u32 two_bits(const G &g, int t) {
-    return (g.template word<O + 32 * (J / 4) + 16 * H>(t) >> (2 * (J % 4))) & 0x03030303u;
+// Codes of eight bits, moved by 128 so that they are not negative.
+template <int S, int I, class G>
+__device__ __forceinline__ u32 bytes(const G &g) {
+    return g.template word<32 * S + 4 * I>();
 }
 
-struct Q2_K : Plain {
-    static constexpr int BYTES = 84;
+struct Q8_0 : Plain<68, 0> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<64 + 2 * S>(g);
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return bytes<S, I>(g);
+    }
+};
+
+struct Q8_1 : Plain<72, 0> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<64 + 4 * S>(g);
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return bytes<S, I>(g);
+    }
+};
+
+struct Q2_K : Plain<20, 4> {
     static constexpr bool HALVES = true;
     static constexpr bool MINIMUM = true;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
-        float d = half_at<80>(g), dmin = half_at<82>(g);
-        u32 first = g.template byte<2 * J>(), second = g.template byte<2 * J + 1>();
-        scale[0] = __fmul_rn(d, float(first & 15)), scale[1] = __fmul_rn(d, float(second & 15));
-        minimum[0] = -__fmul_rn(dmin, float(first >> 4)), minimum[1] = -__fmul_rn(dmin, float(second >> 4));
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        const float2 d = half2_to_float2(g.row_words[0]);
+        const u32 both = g.template two_bytes<16 + 2 * S>();
+        scale[0] = __fmul_rn(d.x, small(both & 15)), scale[1] = __fmul_rn(d.x, small(both >> 8 & 15));
+        minimum[0] = -__fmul_rn(d.y, small(both >> 4 & 15)), minimum[1] = -__fmul_rn(d.y, small(both >> 12));
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return two_bits<16, J, H>(g, t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return two_bits<0, 0, S, I>(g);
     }
 };
 
-struct Q3_K : Plain {
-    static constexpr int BYTES = 110;
+struct Q3_K : Plain<27, 2> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 4;
-    template <int I, class G>
-    __device__ static float scale_of(const G &g) {
-        u32 low = (g.template byte<96 + I % 8>() >> (4 * (I / 8))) & 15;
-        u32 high = (g.template byte<104 + I % 4>() >> (2 * (I / 4))) & 3;
-        return __fmul_rn(half_at<108>(g), float(int(low | high << 4) - 32));
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        const float d = half_to_float((u16)g.row_words[0]);
+        const u32 all = g.template three_bytes<24>();
+        scale[0] = __fmul_rn(d, small(all >> (12 * S) & 63) - 32.0f);
+        scale[1] = __fmul_rn(d, small(all >> (12 * S + 6) & 63) - 32.0f);
     }
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = scale_of<2 * J>(g), scale[1] = scale_of<2 * J + 1>(g);
-    }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return two_bits<32, J, H>(g, t) | (move_bits<J, 2>(g.template word<16 * H>(t)) & 0x04040404u);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return two_bits<0, 0, S, I>(g) | one_bit<16, 2, S, I>(g);
     }
 };
 
-// Scales and minima of Q4_K and Q5_K.
-template <int J, class G>
-__device__ __forceinline__ void scale_min_k4(const G &g, float &scale, float &minimum) {
-    u32 s, m;
-    if constexpr (J < 4) {
-        s = g.template byte<4 + J>() & 63;
-        m = g.template byte<8 + J>() & 63;
-    } else {
-        u32 low = g.template byte<8 + J>();
-        s = (low & 15) | (g.template byte<J>() >> 6) << 4;
-        m = (low >> 4) | (g.template byte<4 + J>() >> 6) << 4;
-    }
-    scale = __fmul_rn(half_at<0>(g), float(s));
-    minimum = -__fmul_rn(half_at<2>(g), float(m));
+// Scales and minima of Q4_K and Q5_K: six bits each, of which a lane has four.
+template <int O, int S, class G>
+__device__ __forceinline__ void scale_and_minimum(const G &g, float &scale, float &minimum) {
+    const float2 d = half2_to_float2(g.row_words[0]);
+    const u32 all = g.template three_bytes<O>();
+    scale = __fmul_rn(d.x, small(all >> (12 * S) & 63));
+    minimum = -__fmul_rn(d.y, small(all >> (12 * S + 6) & 63));
 }
 
-struct Q4_K : Plain {
-    static constexpr int BYTES = 144;
+struct Q4_K : Plain<35, 4> {
     static constexpr bool MINIMUM = true;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
-        scale_min_k4<J>(g, scale[0], minimum[0]);
+    static constexpr bool NIBBLES = true;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        scale_and_minimum<32, S>(g, scale[0], minimum[0]);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<J % 2>(g.template word<16 + 32 * (J / 2) + 16 * H>(t));
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g);
     }
 };
 
-struct Q5_K : Plain {
-    static constexpr int BYTES = 176;
+struct Q5_K : Plain<43, 4> {
     static constexpr bool MINIMUM = true;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&minimum)[2]) {
-        scale_min_k4<J>(g, scale[0], minimum[0]);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        scale_and_minimum<40, S>(g, scale[0], minimum[0]);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<J % 2>(g.template word<48 + 32 * (J / 2) + 16 * H>(t)) |
-               (move_bits<J, 4>(g.template word<16 + 16 * H>(t)) & 0x10101010u);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
     }
 };
 
-struct Q6_K : Plain {
-    static constexpr int BYTES = 210;
+struct Q6_K : Plain<52, 2> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 32;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        float d = half_at<208>(g);
-        scale[0] = __fmul_rn(d, float(int((signed char)g.template byte<192 + 2 * J>())));
-        scale[1] = __fmul_rn(d, float(int((signed char)g.template byte<193 + 2 * J>())));
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        const float d = half_to_float((u16)g.row_words[0]);
+        const u32 all = g.template word<48>();
+        scale[0] = __fmul_rn(d, float((int)(i8)(all >> (16 * S))));
+        scale[1] = __fmul_rn(d, float((int)(i8)(all >> (16 * S + 8))));
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return half_bytes<J / 2 % 2>(g.template word<64 * (J / 4) + 32 * (J % 2) + 16 * H>(t)) |
-               (move_bits<2 * (J % 4), 4>(g.template word<128 + 32 * (J / 4) + 16 * H>(t)) & 0x30303030u);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return half_bytes<S, I>(g) | two_bits<32, 4, S, I>(g);
     }
 };
 
-struct Q8_K : Plain {
-    static constexpr int BYTES = 292;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = __uint_as_float(g.template word<0>(0));
+struct Q8_K : Plain<64, 4> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = __uint_as_float(g.row_words[0]);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return g.template word<4 + 32 * J + 16 * H>(t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return bytes<S, I>(g);
     }
 };
 
@@ -370,282 +304,292 @@ __device__ __forceinline__ u32 trits(u32 bytes, u32 power) {
 // Three to the power n, below 5.
 __device__ constexpr u32 three_to(int n) { return n == 4 ? 81 : 0x1b090301u >> (8 * n) & 255; }
 
-struct TQ1_0 : Plain {
-    static constexpr int BYTES = 54;
+// Word m of codes is digit m % 5 of word m / 5 of three; the last are the digits of one byte.
+struct TQ1_0 : Plain<13, 2> {
     static constexpr int OFFSET = 1;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<52>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_to_float((u16)g.row_words[0]);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        if constexpr (J < 5) return trits(g.template word<16 * H>(t), three_to(J));
-        else if constexpr (J < 7) return trits(g.template word<32>(t), three_to(2 * J - 10 + H));
-        else if constexpr (H == 0) return trits(g.template word<32>(t), three_to(4));
-        else return trits(g.template word<48>(0), three_to(t));
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        constexpr int M = 8 * S + I;
+        if constexpr (M < 15) {
+            return trits(g.template word<M / 5 * 4>(), three_to(M % 5));
+        } else {
+            const u32 last = g.template byte<12>();
+            const u32 digits[4] = {last * 3 >> 8, (last * 9 & 255) * 3 >> 8, (last * 3 & 255) * 3 >> 8, (last * 27 & 255) * 3 >> 8};
+            return digits[0] | digits[1] << 8 | digits[2] << 16 | digits[3] << 24;
+        }
     }
 };
 
-struct TQ2_0 : Plain {
-    static constexpr int BYTES = 66;
+struct TQ2_0 : Plain<16, 2> {
     static constexpr int OFFSET = 1;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<64>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_to_float((u16)g.row_words[0]);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return two_bits<0, J, H>(g, t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return two_bits<0, 0, S, I>(g);
     }
 };
 
-struct Q1_0 : Plain {
-    static constexpr int BYTES = 2 * 18;
+struct Q1_0 : Plain<8, 4> {
     static constexpr int OFFSET = 1;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * (J / 4)>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_to_float((u16)(g.row_words[0] >> (t / 2 * 16)));
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        return spread_bits(g.template word<18 * (J / 4) + 2 + 4 * (J % 4)>(0) >> (16 * H + 4 * t)) << 1;
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return one_bit<0, 1, S, I>(g);
     }
 };
 
-struct Q2_0 : Plain {
-    static constexpr int BYTES = 4 * 18;
+struct Q2_0 : Plain<18, 0> {
     static constexpr int OFFSET = 1;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * (J / 2)>(g);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<16>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
-        u32 four = (g.template word<18 * (J / 2) + 2 + 8 * (J % 2) + 4 * H>(0) >> (8 * t)) & 255;
-        u32 twos = (four | four << 12) & 0x000f000fu;
-        return (twos | twos << 6) & 0x03030303u;
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return two_bits<0, 0, S, I>(g);
     }
 };
 
-// The sixteen levels of IQ4_NL and IQ4_XS, and the sixteen E2M1 numbers, doubled; four a word.
-#define IQ4_LEVELS {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}
-#define E2M1_LEVELS {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}
+// The sixteen levels of IQ4_NL and IQ4_XS, and the sixteen E2M1 numbers, doubled; four a word, moved by 128.
+#define IQ4_LEVELS {0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u}
+#define E2M1_LEVELS {0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu}
 
-// The entries of a table of 16 for the low or high halves of four bytes.
-template <int H>
-__device__ __forceinline__ u32 look_up(const u32 (&table)[4], u32 packed) {
+// The entries of a table of 16 for a word of codes of four bits.
+template <int S, int I, class G>
+__device__ __forceinline__ u32 look_up(const u32 (&table)[4], const G &g) {
     u32 low, high;
-    look_up_16(table, packed, low, high);
-    return H == 0 ? low : high;
+    look_up_16(table, g.template word<4 * I>(), low, high);
+    return S == 0 ? low : high;
 }
 
-struct IQ4_NL : Plain {
-    static constexpr int BYTES = 8 * 18;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<18 * J>(g);
+struct IQ4_NL : Plain<36, 0> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<32 + 2 * S>(g);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
         const u32 levels[4] = IQ4_LEVELS;
-        return look_up<H>(levels, g.template word<18 * J + 2>(t));
+        return look_up<S, I>(levels, g);
     }
 };
 
-struct IQ4_XS : Plain {
-    static constexpr int BYTES = 136;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        u32 low = (g.template byte<4 + J / 2>() >> (4 * (J % 2))) & 15;
-        u32 high = (g.template two_bytes<2>() >> (2 * J)) & 3;
-        scale[0] = __fmul_rn(half_at<0>(g), float(int(low | high << 4) - 32));
+struct IQ4_XS : Plain<33, 4> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
+        const u32 low = g.template byte<32>() >> (4 * S) & 15, high = g.row_words[0] >> (16 + 4 * t + 2 * S) & 3;
+        scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), small(low | high << 4) - 32.0f);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
         const u32 levels[4] = IQ4_LEVELS;
-        return look_up<H>(levels, g.template word<8 + 16 * J>(t));
+        return look_up<S, I>(levels, g);
     }
 };
 
-struct MXFP4 : Plain {
-    static constexpr int BYTES = 8 * 17;
-    static constexpr int ALIGNMENT = 1;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        u32 e = g.template byte<17 * J>();
+struct MXFP4 : Plain<34, 0> {
+    static constexpr int OFFSET = 128;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        const u32 e = g.template byte<32 + S>();
         scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
         const u32 levels[4] = E2M1_LEVELS;
-        return look_up<H>(levels, g.template word<17 * J + 1>(t));
+        return look_up<S, I>(levels, g);
     }
 };
 
-struct NVFP4 : Plain {
-    static constexpr int BYTES = 4 * 36;
+struct NVFP4 : Plain<36, 0> {
     static constexpr bool HALVES = true;
-    static constexpr int ALIGNMENT = 4;
+    static constexpr int OFFSET = 128;
     __device__ static float scale_of(u32 code) {
         u32 exponent = code >> 3 & 15, mantissa = code & 7;
         float normal = __uint_as_float((exponent + 119) << 23 | mantissa << 20);
         float value = exponent == 0 ? float(mantissa) * (1.0f / 1024.0f) : normal;
         return code == 0x7f ? 0.0f : value;
     }
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        constexpr int block = 36 * (J / 2), first = 2 * (J % 2);
-        scale[0] = scale_of(g.template byte<block + first>()), scale[1] = scale_of(g.template byte<block + first + 1>());
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = scale_of(g.template byte<32 + 2 * S>()), scale[1] = scale_of(g.template byte<33 + 2 * S>());
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *, int t) {
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
         const u32 levels[4] = E2M1_LEVELS;
-        u32 packed = g.template word<36 * (J / 2) + 4 + 16 * (J % 2) + 8 * H>(t % 2);
-        return look_up<0>(levels, packed >> (4 * (t / 2)));
+        return look_up<S, I>(levels, g);
     }
 };
 
-// Word t % 2 of an entry of eight values.
-__device__ __forceinline__ u32 entry_of_8(const u32 *table, u32 entry, int t) { return table[2 * entry + t % 2]; }
+// A word of signs has that of value 2 p at bit 15 - p, of value 2 p + 1 at bit 31 - p. Where each eighth sign makes the number of the
+// others even, these four bits (28, 24, 20 and 16) mean something else.
+__device__ __forceinline__ u32 eighth_signs(u32 word) {
+    u32 odd = (word ^ (word >> 16 & 0xeeeeu)) & 0xffffu;
+    odd ^= odd >> 2;
+    odd ^= odd >> 1;
+    return (word & 0xeeeeffffu) | (odd & 0x1111u) << 16;
+}
 
-struct IQ2_XXS : Plain {
-    static constexpr int BYTES = 66;
+// The four bits beside the signs, as a number: that at bit 28 is the lowest.
+__device__ __forceinline__ u32 beside_signs(u32 word) {
+    // Bits 12, 8, 4 and 0 of the upper half meet at bits 12, 13, 14 and 15.
+    return (word >> 16 & 0x1111u) * 0x8421u >> 12 & 15;
+}
+
+// Word I % 2 of entries of eight values.
+template <int I>
+__device__ __forceinline__ u32 entry_of_8(const u32 *book, u32 entry) {
+    return book[2 * entry + I % 2];
+}
+
+struct IQ2_XXS : Plain<16, 2> {
+    static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 256;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = __fmul_rn(half_at<0>(g), 0.5f + float(g.template word<6 + 8 * J>(0) >> 28)) * 0.25f;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), 0.5f + small(beside_signs(g.template word<8 + 4 * S>()))) * 0.25f;
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        const int k = 2 * H + t / 2;
-        u32 signs = eight_signs(g.template word<6 + 8 * J>(0) >> (7 * k) & 127);
-        return negate_where(entry_of_8(table, g.template word<2 + 8 * J>(0) >> (8 * k) & 255, t), signs >> (4 * (t % 2)));
+    template <int S, class G>
+    __device__ static u32 signs(const G &g) {
+        return eighth_signs(g.template word<8 + 4 * S>());
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        return entry_of_8<I>(book, g.template byte<4 * S + I / 2>());
     }
 };
 
 // The two scales of a sub-block of IQ2_XS and IQ2_S.
 __device__ __forceinline__ void half_byte_scales(float d, u32 scales, float (&scale)[2]) {
-    scale[0] = __fmul_rn(d, 0.5f + float(scales & 15)) * 0.25f;
-    scale[1] = __fmul_rn(d, 0.5f + float(scales >> 4)) * 0.25f;
+    scale[0] = __fmul_rn(d, 0.5f + small(scales & 15)) * 0.25f;
+    scale[1] = __fmul_rn(d, 0.5f + small(scales >> 4)) * 0.25f;
 }
 
-struct IQ2_XS : Plain {
-    static constexpr int BYTES = 74;
+struct IQ2_XS : Plain<18, 2> {
     static constexpr bool HALVES = true;
+    static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 512;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        half_byte_scales(half_at<0>(g), g.template byte<66 + J>(), scale);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        half_byte_scales(half_to_float((u16)g.row_words[0]), g.template byte<16 + S>(), scale);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        u32 both = g.template word<2 + 8 * J + 4 * H>(0) >> (16 * (t / 2)) & 65535;
-        return negate_where(entry_of_8(table, both & 511, t), eight_signs(both >> 9) >> (4 * (t % 2)));
+    template <int S, class G>
+    __device__ static u32 signs(const G &g) {
+        return eighth_signs(g.template word<8 + 4 * S>());
+    }
+    // The ninth bit of an entry stands beside the signs.
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        return entry_of_8<I>(book, g.template byte<4 * S + I / 2>() | (g.template word<8 + 4 * S>() >> (20 - 4 * (I / 2)) & 256));
     }
 };
 
-struct IQ2_S : Plain {
-    static constexpr int BYTES = 82;
+struct IQ2_S : Plain<20, 2> {
     static constexpr bool HALVES = true;
+    static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 1024;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        half_byte_scales(half_at<0>(g), g.template byte<74 + J>(), scale);
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        half_byte_scales(half_to_float((u16)g.row_words[0]), g.template byte<18 + S>(), scale);
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        const int k = 2 * H + t / 2;
-        u32 low = g.template word<2 + 4 * J>(0) >> (8 * k) & 255, high = g.template byte<66 + J>() >> (2 * k) & 3;
-        return negate_where(entry_of_8(table, low | high << 8, t), g.template word<34 + 4 * J>(0) >> (8 * k + 4 * (t % 2)));
+    template <int S, class G>
+    __device__ static u32 signs(const G &g) {
+        return g.template word<8 + 4 * S>();
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        return entry_of_8<I>(book, g.template byte<4 * S + I / 2>() | (g.template byte<16 + S>() << (8 - I / 2 * 2) & 768));
     }
 };
 
-struct IQ3_XXS : Plain {
-    static constexpr int BYTES = 98;
+struct IQ3_XXS : Plain<24, 2> {
+    static constexpr bool SIGNS = true;
     static constexpr int TABLE = 256;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = __fmul_rn(half_at<0>(g), 0.5f + float(g.template word<66 + 4 * J>(0) >> 28)) * 0.5f;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), 0.5f + small(beside_signs(g.template word<16 + 4 * S>()))) * 0.5f;
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        u32 signs = eight_signs(g.template word<66 + 4 * J>(0) >> (7 * (2 * H + t / 2)) & 127);
-        return negate_where(table[g.template word<2 + 8 * J + 4 * H>(0) >> (8 * t) & 255], signs >> (4 * (t % 2)));
+    template <int S, class G>
+    __device__ static u32 signs(const G &g) {
+        return eighth_signs(g.template word<16 + 4 * S>());
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        return book[g.template byte<8 * S + I>()];
     }
 };
 
-struct IQ3_S : Plain {
-    static constexpr int BYTES = 110;
+struct IQ3_S : Plain<27, 2> {
+    static constexpr bool SIGNS = true;
     static constexpr int TABLE = 512;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        u32 half_byte = g.template byte<106 + J / 2>() >> (4 * (J % 2)) & 15;
-        scale[0] = __fmul_rn(half_at<0>(g), float(2 * half_byte + 1));
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        const u32 half_byte = g.template byte<26>() >> (4 * S) & 15;
+        scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), small(2 * half_byte + 1));
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        const int k = 4 * H + t;
-        u32 low = g.template word<2 + 8 * J + 4 * H>(0) >> (8 * t) & 255, high = g.template byte<66 + J>() >> k & 1;
-        return negate_where(table[low | high << 8], g.template word<74 + 4 * J>(0) >> (4 * k));
+    template <int S, class G>
+    __device__ static u32 signs(const G &g) {
+        return g.template word<16 + 4 * S>();
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        return book[g.template byte<8 * S + I>() | (g.template byte<24 + S>() << (8 - I) & 256)];
     }
 };
 
 // The book of the IQ1 types holds g of {-1, 0, 1} as 8 g + 16; a group of eight adds or subtracts 1 (delta is an eighth),
 // so that code - 16 is eight times what the scale multiplies.
-__device__ __forceinline__ u32 shifted_entry(const u32 *table, u32 entry, u32 negative, int t) {
-    return entry_of_8(table, entry, t) + (negative ? 0u - 0x01010101u : 0x01010101u);
+template <int I>
+__device__ __forceinline__ u32 shifted_entry(const u32 *book, u32 entry, u32 negative) {
+    return entry_of_8<I>(book, entry) + (negative ? 0u - 0x01010101u : 0x01010101u);
 }
 
-struct IQ1_S : Plain {
-    static constexpr int BYTES = 50;
+struct IQ1_S : Plain<12, 2> {
     static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        scale[0] = __fmul_rn(half_at<0>(g), float(2 * (g.template two_bytes<34 + 2 * J>() >> 12 & 7) + 1)) * 0.125f;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        const u32 high = g.template two_bytes<8 + 2 * S>();
+        scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), small(2 * (high >> 12 & 7) + 1)) * 0.125f;
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        const int k = 2 * H + t / 2;
-        u32 low = g.template word<2 + 4 * J>(0) >> (8 * k) & 255, high = g.template two_bytes<34 + 2 * J>();
-        return shifted_entry(table, low | (high >> (3 * k) & 7) << 8, high >> 15, t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        const u32 high = g.template two_bytes<8 + 2 * S>();
+        return shifted_entry<I>(book, g.template byte<4 * S + I / 2>() | (high >> (3 * (I / 2)) & 7) << 8, high >> 15);
     }
 };
 
-struct IQ1_M : Plain {
-    static constexpr int BYTES = 56;
+struct IQ1_M : Plain<12, 8> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
-    static constexpr int ALIGNMENT = 4;
-    template <int J, class G>
-    __device__ static void scales(const G &g, float (&scale)[2], float (&)[2]) {
-        u32 first = g.template word<48>(0), last = g.template word<52>(0);
-        u32 bits = first >> 12 & 15 | first >> 24 & 240 | last >> 4 & 0xf00 | last >> 16 & 0xf000;
-        u32 scales = g.template two_bytes<48 + 2 * (J / 2)>() >> (6 * (J % 2));
-        float d = half_to_float((u16)bits);
-        scale[0] = __fmul_rn(d, float(2 * (scales & 7) + 1)) * 0.125f;
-        scale[1] = __fmul_rn(d, float(2 * (scales >> 3 & 7) + 1)) * 0.125f;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
+        const u32 first = g.row_words[0], last = g.row_words[1];
+        const u32 bits = first >> 12 & 15 | first >> 24 & 240 | last >> 4 & 0xf00 | last >> 16 & 0xf000;
+        const u32 scales = (t < 2 ? first : last) >> (t % 2 * 16 + 6 * S);
+        const float d = half_to_float((u16)bits);
+        scale[0] = __fmul_rn(d, small(2 * (scales & 7) + 1)) * 0.125f;
+        scale[1] = __fmul_rn(d, small(2 * (scales >> 3 & 7) + 1)) * 0.125f;
     }
-    template <int J, int H, class G>
-    __device__ static u32 word(const G &g, const u32 *table, int t) {
-        const int k = 2 * H + t / 2;
-        u32 low = g.template word<4 * J>(0) >> (8 * k) & 255, high = g.template two_bytes<32 + 2 * J>() >> (4 * k) & 15;
-        return shifted_entry(table, low | (high & 7) << 8, high >> 3, t);
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        const u32 high = g.template two_bytes<8 + 2 * S>() >> (4 * (I / 2));
+        return shifted_entry<I>(book, g.template byte<4 * S + I / 2>() | (high & 7) << 8, high & 8);
     }
 };
-
-// All 32 codes of sub-block J, four a word, with its scales and minima.
-template <class W, int J, class G>
-__device__ __forceinline__ void decode(const G &g, const u32 *table, u32 (&q)[8], float (&scale)[2], float (&minimum)[2]) {
-    W::template scales<J>(g, scale, minimum);
-#pragma unroll
-    for (int t = 0; t < 4; t++) {
-        q[t] = W::template word<J, 0>(g, table, t);
-        q[4 + t] = W::template word<J, 1>(g, table, t);
-    }
-}
 
 }  // namespace blocks
 
@@ -706,33 +650,64 @@ using Weight = blocks::Q1_0;
 using Weight = blocks::Q2_0;
 #endif
 
-// Words of registers for a group and what a misaligned load reads behind it.
-template <class W>
-constexpr int GROUP_WORDS = (W::BYTES + 3) / 4 + 1;
+using Share = Weight::Share;
 
-// Brings a group from any address to registers; reads up to 7 bytes on either side. With VECTORS the address is a
-// multiple of 16, and nothing else is read.
-template <class W, bool VECTORS>
-__device__ __forceinline__ void load_group(const u8* from, u32 (&words)[GROUP_WORDS<W>]) {
-    if constexpr (VECTORS) {
-        static_assert(W::BYTES % 16 == 0, "whole vectors");
-        const uint4* vectors = reinterpret_cast<const uint4*>(from);
-#pragma unroll
-        for (int i = 0; i < W::BYTES / 16; i++) {
-            uint4 four = vectors[i];
-            words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
-        }
-        words[W::BYTES / 4] = 0;
+// Bytes of a cell, eight rows of a group, with so many lanes a row: four, or fewer in the last group of a row.
+__host__ __device__ constexpr int cell_bytes(int lanes) { return blocks::STRIP * (Weight::OWN * lanes + Weight::ROW); }
+
+constexpr int CELL = cell_bytes(blocks::LANES);
+
+// Where a row is in a strip.
+struct RowLane {
+    // Row of the strip and lane of it; lanes that the group has.
+    int r, t, lanes;
+};
+
+// Brings PLANE bytes (a power of two) of `index` to where they belong.
+template <int PLANE>
+__device__ __forceinline__ void load_plane(const u8 *plane, int index, int offset, u32 *to) {
+    if constexpr (PLANE == 16) {
+        const uint4 four = ((const uint4 *)plane)[index];
+        to[offset / 4] = four.x, to[offset / 4 + 1] = four.y, to[offset / 4 + 2] = four.z, to[offset / 4 + 3] = four.w;
+    } else if constexpr (PLANE == 8) {
+        const uint2 two = ((const uint2 *)plane)[index];
+        to[offset / 4] = two.x, to[offset / 4 + 1] = two.y;
+    } else if constexpr (PLANE == 4) {
+        to[offset / 4] = ((const u32 *)plane)[index];
+    } else if constexpr (PLANE == 2) {
+        to[offset / 4] = ((const u16 *)plane)[index];
     } else {
-        u32 skew = (u32)(size_t)from & 3;
-        const u32* whole = reinterpret_cast<const u32*>(from - skew);
-        u32 last = whole[0];
-#pragma unroll
-        for (int i = 0; i < GROUP_WORDS<W> - 1; i++) {
-            u32 next = whole[i + 1];
-            words[i] = __funnelshift_r(last, next, 8 * skew);
-            last = next;
-        }
-        words[GROUP_WORDS<W> - 1] = 0;
+        const u32 byte = plane[index];
+        to[offset / 4] = offset % 4 == 0 ? byte : to[offset / 4] | byte << 8 * (offset % 4);
     }
+}
+
+// All planes of BYTES bytes an index, the largest first: of sizes 16, as often as they fit, then 8, 4, 2 and 1.
+template <int BYTES, int PLANE, int DONE>
+__device__ __forceinline__ void load_planes(const u8 *planes, int count, int index, u32 *to) {
+    if constexpr (DONE < BYTES) {
+        if constexpr (BYTES - DONE >= PLANE) {
+            load_plane<PLANE>(planes + DONE * count, index, DONE, to);
+            load_planes<BYTES, PLANE, DONE + PLANE>(planes, count, index, to);
+        } else {
+            load_planes<BYTES, PLANE / 2, DONE>(planes, count, index, to);
+        }
+    }
+}
+
+// What a lane has of a row in a cell; zeros where the group has no such lane.
+template <bool WHOLE>
+__device__ __forceinline__ Share load_share(const u8 *cell, const RowLane &at) {
+    Share share;
+    if (!WHOLE && at.t >= at.lanes) {
+#pragma unroll
+        for (u32 &word : share.own_words) word = 0;
+#pragma unroll
+        for (u32 &word : share.row_words) word = 0;
+        return share;
+    }
+    const int lanes = WHOLE ? blocks::LANES : at.lanes, count = blocks::STRIP * lanes;
+    load_planes<Weight::OWN, 16, 0>(cell, count, at.r * lanes + at.t, share.own_words);
+    load_planes<Weight::ROW, 16, 0>(cell + count * Weight::OWN, blocks::STRIP, at.r, share.row_words);
+    return share;
 }

@@ -27,6 +27,7 @@ mod record;
 pub(crate) mod sources;
 mod staging;
 pub(crate) mod step;
+pub(crate) mod strips;
 mod uploads;
 
 use std::collections::HashMap;
@@ -51,6 +52,7 @@ use later::Landings;
 use memory::Pool;
 use phase::Phase;
 use sources::{Defines, Source};
+use strips::Strips;
 use uploads::Uploads;
 
 pub use driver::{Card, cards};
@@ -384,6 +386,16 @@ impl Backend for CudaDevice {
         let bytes = (*bytes).as_ref();
         let memory = CudaMemory::take(&self.context, bytes.len())?;
         self.uploads.fill(&self.context, &memory, bytes).ok()?;
+        Some(Memory::Cuda(memory))
+    }
+
+    fn lays_out(&self) -> bool {
+        true
+    }
+
+    fn import_strips(&self, packed: &[u8], strips: &Strips, rows: usize, bytes: usize) -> Option<Memory> {
+        let memory = CudaMemory::take(&self.context, bytes)?;
+        self.uploads.lay_out(&self.context, &memory, packed, strips, rows).ok()?;
         Some(Memory::Cuda(memory))
     }
 }

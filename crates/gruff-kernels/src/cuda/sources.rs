@@ -55,7 +55,6 @@ pub(crate) static SOURCES: &[&Source] = &[
     &crate::embedding::cuda::SOURCE,
     &crate::matmul::cuda::MATMUL,
     &crate::matmul::cuda::BATCH,
-    &crate::matmul::cuda::EXACT,
     &crate::matmul::cuda::FLOAT_FEW,
     &crate::matmul::cuda::FLOAT_MANY,
     &crate::matmul::cuda::MATVEC,

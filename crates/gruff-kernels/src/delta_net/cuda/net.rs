@@ -5,7 +5,7 @@ use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::delta_net::NetInputs;
 use crate::delta_net::net::query_length;
-use crate::matmul::cuda::groups;
+use crate::matmul::cuda::{groups, pieces_address};
 use crate::{Activation, CHUNK, DType, Result, StateLayer, StateShape, Step};
 
 pub(crate) static NET: Source = Source {
@@ -80,7 +80,7 @@ impl CudaDevice {
             .arg(l2_eps)
             .arg(query_length(shape.key_dim))
             .arg(norm_eps)
-            .arg(pieces.as_ref().map_or(0, |buffer| buffer.cuda().pointer()))
+            .arg(pieces.as_ref().map_or(0, |buffer| pieces_address(buffer, out.shape()[0])))
             .arg(groups(out.shape()[1]) as i32)
             .run()?;
         match pieces {

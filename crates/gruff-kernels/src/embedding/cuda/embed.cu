@@ -1,11 +1,12 @@
-// Rows of a packed table, unpacked bit for bit as `gruff-blocks` does: a thread a group of 256 values.
+// Rows of a packed table, unpacked bit for bit as `gruff-blocks` does: a thread 64 values.
 //
 // Constants: WEIGHT, the type's number; SCALAR, 1 for plain floats and integers (a thread a value).
 
 #if SCALAR
-#define WEIGHT_IS_SCALAR
-#endif
+#include "common.cuh"
+#else
 #include "blocks.cuh"
+#endif
 
 // The id of a token: as it stands there or, with the highest bit set, what an earlier step has left in that row of the
 // ids that `late` points to. What is no row of the table, as -1 where nothing could be chosen, is taken for 0.
@@ -51,46 +52,50 @@ extern "C" __global__ void embed(
 
 #else
 
-template <int J>
-static __device__ __forceinline__ void unpack(
-    const u32 *words, const u32 *book, float *out, int left, float table_scale, float scale
-) {
-    if (left <= 32 * J) return;
-    u32 codes[8];
+template <int S>
+static __device__ __forceinline__ void
+unpack(const Share &share, int t, const u32 *book, float *out, int left, float table_scale, float scale) {
+    if (left <= 32 * S) return;
     float scales[2], minima[2];
-    blocks::decode<Weight, J>(blocks::Registers{words}, book, codes, scales, minima);
+    Weight::template scales<S>(share, t, scales, minima);
+    const u32 signs = Weight::template signs<S>(share);
+    const auto word = [&](int i, u32 codes) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        u32 byte = codes[i / 4] >> (8 * (i % 4)) & 255;
-        int code = Weight::OFFSET == 0 ? (int)(i8)byte : (int)byte - Weight::OFFSET;
-        int half = Weight::HALVES ? i / 16 : 0;
-        float value = __fmul_rn(scales[half], (float)code);
-        if (Weight::MINIMUM) value = __fadd_rn(value, minima[half]);
-        out[32 * J + i] = __fmul_rn(__fmul_rn(value, table_scale), scale);
-    }
+        for (int k = 0; k < 4; k++) {
+            const int code = (int)(codes >> (8 * (k / 2 + k % 2 * 2)) & 255) - Weight::OFFSET, half = Weight::HALVES ? i / 4 : 0;
+            float value = __fmul_rn(scales[half], (float)code);
+            if (Weight::MINIMUM) value = __fadd_rn(value, minima[half]);
+            if (Weight::SIGNS && signs >> (15 - 2 * i - k / 2 + k % 2 * 16) & 1) value = -value;
+            out[32 * S + 4 * i + k] = __fmul_rn(__fmul_rn(value, table_scale), scale);
+        }
+    };
+    word(0, Weight::template word<S, 0>(share, book));
+    word(1, Weight::template word<S, 1>(share, book));
+    word(2, Weight::template word<S, 2>(share, book));
+    word(3, Weight::template word<S, 3>(share, book));
+    word(4, Weight::template word<S, 4>(share, book));
+    word(5, Weight::template word<S, 5>(share, book));
+    word(6, Weight::template word<S, 6>(share, book));
+    word(7, Weight::template word<S, 7>(share, book));
 }
 
 extern "C" __global__ void embed(
-    const u32 *ids, const u64 *late, const u8 *table, i64 row_bytes, const u32 *book, float *out, i64 out_stride,
+    const u32 *ids, const u64 *late, const u8 *table, i64 strip_bytes, const u32 *book, float *out, i64 out_stride,
     int tokens, int rows, int cols, float table_scale, float scale
 ) {
     in_turn();
-    int groups = (cols + blocks::GROUP - 1) / blocks::GROUP;
-    i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= (i64)tokens * groups) return;
-    int token = (int)(i / groups), group = (int)(i - (i64)token * groups);
-    u32 words[GROUP_WORDS<Weight>];
-    load_group<Weight, false>(table + token_id(ids, late, rows, token) * row_bytes + (i64)group * Weight::BYTES, words);
-    out += token * out_stride + group * blocks::GROUP;
-    int left = cols - group * blocks::GROUP;
-    unpack<0>(words, book, out, left, table_scale, scale);
-    unpack<1>(words, book, out, left, table_scale, scale);
-    unpack<2>(words, book, out, left, table_scale, scale);
-    unpack<3>(words, book, out, left, table_scale, scale);
-    unpack<4>(words, book, out, left, table_scale, scale);
-    unpack<5>(words, book, out, left, table_scale, scale);
-    unpack<6>(words, book, out, left, table_scale, scale);
-    unpack<7>(words, book, out, left, table_scale, scale);
+    const int runs = (cols + blocks::RUN - 1) / blocks::RUN;
+    const i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (i64)tokens * runs) return;
+    const int token = (int)(i / runs), run = (int)(i - (i64)token * runs), group = run / blocks::LANES;
+    const i64 id = token_id(ids, late, rows, token);
+    const int lanes = min(blocks::LANES, runs - group * blocks::LANES);
+    const RowLane at = {(int)(id % blocks::STRIP), run % blocks::LANES, lanes};
+    const Share share = load_share<false>(table + id / blocks::STRIP * strip_bytes + (i64)group * CELL, at);
+    out += token * out_stride + run * blocks::RUN;
+    const int left = cols - run * blocks::RUN;
+    unpack<0>(share, at.t, book, out, left, table_scale, scale);
+    unpack<1>(share, at.t, book, out, left, table_scale, scale);
 }
 
 #endif

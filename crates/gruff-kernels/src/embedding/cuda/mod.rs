@@ -5,7 +5,6 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::EmbeddingOps;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
-use crate::matmul::Q8_BLOCK;
 use crate::{PackedTensor, Result, Step, Tensor};
 
 /// Sources that include the formats of blocks are given lambdas as device code, like those of the products.
@@ -25,8 +24,8 @@ pub(crate) static SOURCE: Source = Source {
 
 const THREADS: usize = 64;
 
-/// Values of a group: what a thread unpacks.
-const GROUP: usize = 8 * Q8_BLOCK;
+/// Values that a thread unpacks (`RUN` in `blocks.cuh`).
+const RUN: usize = 64;
 
 impl EmbeddingOps for CudaDevice {
     fn embed(&self, ids: &[u32], table: &PackedTensor, scale: f32, out: &Tensor) -> Result<()> {
@@ -60,7 +59,8 @@ impl CudaDevice {
         let block_type = table.block_type();
         let cols = table.cols();
         let scalar = block_type.is_scalar();
-        let threads = if scalar { tokens * cols } else { tokens * cols.div_ceil(GROUP) };
+        let threads = if scalar { tokens * cols } else { tokens * cols.div_ceil(RUN) };
+        let pitch = table.strips().map_or(table.row_bytes(), |strips| strips.strip_bytes());
         let defines = [("WEIGHT", i64::from(block_type.id())), ("SCALAR", i64::from(scalar))];
         self.launch(&SOURCE, &defines, "embed")?
             .grid([threads.div_ceil(THREADS), 1, 1])
@@ -68,7 +68,7 @@ impl CudaDevice {
             .arg(ids)
             .arg(late)
             .arg(table.buffer().cuda().pointer() + table.row_offset(0, 0) as u64)
-            .arg(table.row_bytes())
+            .arg(pitch)
             .arg(self.book(block_type)?)
             .rows_of(out)
             .arg(tokens as i32)

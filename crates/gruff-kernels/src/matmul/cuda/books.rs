@@ -17,8 +17,15 @@ pub(crate) struct Books {
     copied: Mutex<HashMap<BlockType, CUdeviceptr>>,
 }
 
-/// A type's book as the kernels read it, an entry's values one after the other; none for most types.
+/// A type's book as the kernels read it, an entry's values one after the other, but of each four the second and the third have changed
+/// places; none for most types.
 fn book(block_type: BlockType) -> Vec<u8> {
+    let mut book = values(block_type);
+    book.chunks_exact_mut(4).for_each(|four| four.swap(1, 2));
+    book
+}
+
+fn values(block_type: BlockType) -> Vec<u8> {
     match block_type {
         BlockType::IQ2_XXS => IQ2XXS_GRID.as_flattened().to_vec(),
         BlockType::IQ2_XS => IQ2XS_GRID.as_flattened().to_vec(),

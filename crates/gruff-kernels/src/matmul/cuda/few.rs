@@ -3,11 +3,12 @@
 use gruff_blocks::BlockType;
 
 use super::books::book_words;
-use super::input::{GROUP_BYTES, TILE_ROWS, groups};
-use super::launch::{SLOTS, Slots, advance, alignment, group_bytes, pair, slot_words};
-use super::operand::{Finish, MATRICES_WORDS, Matrices, Operand};
+use super::input::{FLAT_ROWS, GROUP, GROUP_BYTES, TILE_ROWS, groups};
+use super::launch::{SLOTS, Slots, advance, pair, slot_words};
+use super::operand::{Finish, MATRICES_WORDS, Matrices, Operand, strip_bytes};
 use super::{BATCH, MATVEC};
 use crate::cuda::CudaDevice;
+use crate::cuda::strips::cell_bytes;
 use crate::{Activation, Result};
 
 /// Rows of a tile (`ROWS` in `rows.cuh`).
@@ -20,24 +21,62 @@ const SHARED_TILES: usize = 4;
 const BATCH_TILES: usize = 8;
 /// Tiles of rows a multiprocessor from which on the latter pays.
 const BATCH_FROM: usize = 5;
+/// About as many bytes of sums as a warp takes.
+const SUMS: usize = 4 << 10;
+/// Stages of a warp's ring there.
+const BATCH_STAGES: usize = 3;
+/// The most columns that are not rounded in one launch.
+const EXACT_COLUMNS: usize = 8;
 
-/// Bytes of shared memory of a warp.
-fn warp_bytes(block_type: BlockType, aligned: i64) -> usize {
-    let words = (2 * group_bytes(block_type) + if aligned == 2 { 15 } else { 30 }) / 16;
-    let factors = if has_halves(block_type) { 16 } else { 8 };
-    ROWS * 16 * (words | 1) + 2 * ROWS * (8 * factors + 16)
+/// Stages of a warp's ring: more where groups are small.
+fn stages(block_type: BlockType) -> usize {
+    if cell_bytes(block_type) <= 8 * 176 { 3 } else { 2 }
 }
 
-/// Bytes of the sums that a warp adds to those of its tile, of two rounds.
-fn sum_bytes(columns: usize) -> usize {
+/// How a launch's columns reach a warp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Columns {
+    /// In pieces (`FLAT` = 0 in `matvec.cu`), so many tiles of 8.
+    Pieces(usize),
+    /// Flat, in its ring with the weights (1).
+    Brought,
+    /// Flat, from memory (2).
+    Flat,
+    /// In f32, up to so many.
+    Exact(usize),
+}
+
+impl Columns {
+    /// Of pieces: of a whole activation of `rows` rows.
+    fn of(rows: usize, columns: usize) -> Self {
+        match columns {
+            _ if rows > FLAT_ROWS => Columns::Pieces(Product::column_tiles(columns)),
+            1 => Columns::Brought,
+            _ => Columns::Flat,
+        }
+    }
+
+    /// TILES, FLAT and EXACT.
+    fn defines(self) -> [i64; 3] {
+        match self {
+            Columns::Pieces(tiles) => [tiles as i64, 0, 0],
+            Columns::Brought => [1, 1, 0],
+            Columns::Flat => [1, 2, 0],
+            Columns::Exact(columns) => [1, 0, columns as i64],
+        }
+    }
+}
+
+/// Bytes of a warp's ring.
+fn ring_bytes(block_type: BlockType, columns: Columns) -> usize {
+    let x = if columns == Columns::Brought { GROUP_BYTES } else { 0 };
+    stages(block_type) * (2 * cell_bytes(block_type) + x)
+}
+
+/// Bytes of the sums that a warp adds to those of its tile, of so many groups in two rounds.
+fn sum_bytes(columns: usize, run: usize) -> usize {
     const SUM_PITCH: usize = 20;
-    2 * 2 * columns * SUM_PITCH * size_of::<f32>()
-}
-
-/// Whether 16 values have a scale of their own (`HALVES` in `blocks.cuh`).
-fn has_halves(block_type: BlockType) -> bool {
-    use BlockType::{IQ1_M, IQ2_S, IQ2_XS, NVFP4, Q2_K, Q3_K, Q6_K};
-    matches!(block_type, Q2_K | Q3_K | Q6_K | IQ2_XS | IQ2_S | IQ1_M | NVFP4)
+    2 * run * columns * SUM_PITCH * size_of::<f32>()
 }
 
 /// How the tiles of rows are shared by warps: those of a block that have tiles side by side, and those that share a tile.
@@ -50,15 +89,15 @@ struct Cut {
 impl Cut {
     /// With tiles for all, every warp has its own. Else as many share one as occupy the card, and all take the same number of
     /// turns where that can be. At most `room` warps fit into a block.
-    fn new(tiles: usize, pairs: usize, processors: usize, room: usize) -> Self {
+    fn new(tiles: usize, groups: usize, processors: usize, room: usize) -> Self {
         /// More that share a tile wait longer for each other than they gain.
         const SHARES: usize = 8;
         let slots = processors * WARPS;
-        if tiles >= slots || pairs == 1 || room < 2 {
+        if tiles >= 4 * slots || groups == 1 || room < 2 {
             return Cut { abreast: room.clamp(1, 4), shares: 1 };
         }
-        let turns = |shares: &usize| (tiles * shares).max(slots) * pairs.div_ceil(*shares);
-        let shares = (2..=SHARES.min(pairs).min(room)).min_by_key(turns).unwrap_or(2);
+        let turns = |shares: &usize| (tiles * shares).max(slots) * groups.div_ceil(*shares);
+        let shares = (2..=SHARES.min(groups).min(room)).min_by_key(turns).unwrap_or(2);
         Cut { abreast: 1, shares }
     }
 
@@ -74,10 +113,11 @@ struct Product<'a> {
     finish: Finish,
     matrices: Matrices,
     x: u64,
+    /// Values from a row of it to the next, if it is not rounded.
+    x_stride: u64,
     cols: usize,
     /// Tiles of rows of all matrices.
     tiles: usize,
-    aligned: i64,
 }
 
 impl Product<'_> {
@@ -94,26 +134,36 @@ impl Product<'_> {
         4 * book_words(self.block_type())
     }
 
+    /// Whether rows do not end with a whole group.
+    fn tail(&self) -> i64 {
+        i64::from(!self.cols.is_multiple_of(GROUP))
+    }
+
     /// `struct Cut` of `rows.cuh`.
-    fn words(&self, columns: usize, abreast: usize, first: usize, slots: Option<&Slots>) -> [u64; 8] {
+    fn words(&self, columns: usize, abreast: usize, run: usize, first: usize, slots: Option<&Slots>) -> [u64; 9] {
         let (share, experts, used, _, id_stride) = slot_words(slots);
         [
             pair(self.cols, groups(self.cols)),
-            self.operands[0].weight.row_bytes() as u64,
+            strip_bytes(self.operands[0].weight) as u64,
             pair(self.tiles, columns),
-            pair(abreast, 0),
+            pair(abreast, run),
             pair(self.operands.len(), self.finish.number() as usize),
             pair(share, experts),
             pair(used, first),
             id_stride,
+            self.x_stride,
         ]
     }
 
-    /// The matrices with outputs from a row on, and x from there on.
+    /// The matrices with outputs from a row on, a multiple of 8, and x from there on.
     fn starting_at(&self, first: usize) -> ([u64; MATRICES_WORDS], u64) {
         let mut words = self.matrices.words;
         advance(&mut words, self.operands, first);
-        (words, self.x + (first * groups(self.cols) * GROUP_BYTES) as u64)
+        let row_bytes = match self.x_stride {
+            0 => (groups(self.cols) * GROUP_BYTES) as u64,
+            stride => stride * size_of::<f32>() as u64,
+        };
+        (words, self.x + first as u64 * row_bytes)
     }
 
     /// Tiles of columns of a kernel for at least so many: a power of two.
@@ -121,34 +171,44 @@ impl Product<'_> {
         columns.div_ceil(TILE_ROWS).next_power_of_two()
     }
 
-    /// Columns `first..` with warps that share tiles or have their own.
-    fn vectors(&self, first: usize, columns: usize) -> Result<()> {
+    /// So many columns from `first` on with warps that share tiles or have their own.
+    fn vectors(&self, first: usize, count: usize, columns: Columns) -> Result<()> {
         let (matrices, x) = self.starting_at(first);
-        self.launch_vectors(matrices, x, first, columns, 1, None)
+        self.launch_vectors(matrices, x, first, count, columns, 1, None)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a launch is made of")]
     fn launch_vectors(
         &self,
         matrices: [u64; MATRICES_WORDS],
         x: u64,
         first: usize,
-        columns: usize,
+        count: usize,
+        columns: Columns,
         repeats: usize,
         slots: Option<&Slots>,
     ) -> Result<()> {
         let processors = self.device.card().multiprocessors.max(1);
-        let pairs = groups(self.cols).div_ceil(2);
-        let own = warp_bytes(self.block_type(), self.aligned);
-        let each = own + sum_bytes(columns);
-        let cut = Cut::new(self.tiles * repeats, pairs, processors, self.shared() / each);
-        let bytes = self.book_bytes() + cut.warps() * if cut.shares == 1 { own } else { each };
+        let groups = groups(self.cols);
+        let own = ring_bytes(self.block_type(), columns);
+        // Sums of all groups of a tile at once, if that leaves room for warps.
+        let run = |shares: usize| groups.div_ceil(shares).min((SUMS / sum_bytes(count, 1)).max(1));
+        let room = (self.shared() / (own + sum_bytes(count, run(1)))).min(WARPS);
+        let cut = Cut::new(self.tiles * repeats, groups, processors, room);
+        let run = run(cut.shares);
+        let sums = if cut.shares == 1 { 0 } else { sum_bytes(count, run) };
+        let bytes = self.book_bytes() + cut.warps() * (own + sums);
         let resident = (self.device.card().shared_bytes / bytes).min(WARPS / cut.warps()).max(1);
         let steps = self.tiles.div_ceil(cut.abreast);
         let blocks = steps.min((processors * resident).div_ceil(repeats)).max(1);
+        let [tiles, flat, exact] = columns.defines();
         let defines = [
             ("WEIGHT", i64::from(self.block_type().id())),
-            ("TILES", Self::column_tiles(columns) as i64),
-            ("ALIGNED", self.aligned),
+            ("TILES", tiles),
+            ("STAGES", stages(self.block_type()) as i64),
+            ("TAIL", self.tail()),
+            ("FLAT", flat),
+            ("EXACT", exact),
             ("SLOTS", i64::from(slots.is_some())),
         ];
         self.device
@@ -157,18 +217,22 @@ impl Product<'_> {
             .block(32 * cut.warps())
             .shared(bytes)
             .arg(matrices)
-            .arg(self.words(columns, cut.abreast, first, slots))
+            .arg(self.words(count, cut.abreast, run, first, slots))
             .arg(x)
             .arg(self.device.book(self.block_type())?)
             .arg(slots.map_or(0, |slots| crate::cuda::pointer(slots.ids)))
             .run()
     }
 
+    fn batch_ring(&self) -> usize {
+        BATCH_STAGES * 2 * cell_bytes(self.block_type())
+    }
+
     /// Warps of a block that goes through so many tiles of columns together; none if they do not fit.
     fn batch_warps(&self, column_tiles: usize) -> usize {
         let processors = self.device.card().multiprocessors.max(1);
         let columns = 2 * column_tiles * TILE_ROWS * GROUP_BYTES;
-        let room = self.shared().saturating_sub(columns) / warp_bytes(self.block_type(), self.aligned);
+        let room = self.shared().saturating_sub(columns) / self.batch_ring();
         // A block for each multiprocessor where that can be, else some that take turns.
         let one_each = self.tiles.div_ceil(processors);
         room.min(if one_each <= 10 { one_each.max(4) } else { 8 })
@@ -181,14 +245,15 @@ impl Product<'_> {
         let (matrices, x) = self.starting_at(first);
         let bytes = self.book_bytes()
             + 2 * column_tiles * TILE_ROWS * GROUP_BYTES
-            + warps * warp_bytes(self.block_type(), self.aligned);
+            + warps * self.batch_ring();
         let card = self.device.card();
         let resident = (card.shared_bytes / bytes).min(WARPS / warps).max(1);
         let blocks = self.tiles.div_ceil(warps).min(card.multiprocessors.max(1) * resident);
         let defines = [
             ("WEIGHT", i64::from(self.block_type().id())),
             ("TILES", column_tiles as i64),
-            ("ALIGNED", self.aligned),
+            ("STAGES", BATCH_STAGES as i64),
+            ("TAIL", self.tail()),
         ];
         self.device
             .launch(&BATCH, &defines, "batch")?
@@ -196,7 +261,7 @@ impl Product<'_> {
             .block(32 * warps)
             .shared(bytes)
             .arg(matrices)
-            .arg(self.words(columns, warps, first, None))
+            .arg(self.words(columns, warps, 0, first, None))
             .arg(x)
             .arg(self.device.book(self.block_type())?)
             .run()
@@ -206,7 +271,7 @@ impl Product<'_> {
 impl CudaDevice {
     fn product<'a>(
         &'a self,
-        x: u64,
+        (x, x_stride): (u64, u64),
         cols: usize,
         operands: &'a [Operand<'a>],
         finish: Finish,
@@ -216,7 +281,7 @@ impl CudaDevice {
             _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(ROWS)).sum(),
         };
         let matrices = Matrices::of(self, operands, finish)?;
-        Ok(Product { device: self, operands, finish, matrices, x, cols, tiles, aligned: alignment(operands) })
+        Ok(Product { device: self, operands, finish, matrices, x, x_stride, cols, tiles })
     }
 
     /// Computes products with few columns; says whether they were few enough.
@@ -227,27 +292,49 @@ impl CudaDevice {
             return Ok(false);
         }
         let input = self.pieces(x)?;
-        let product = self.product(input.first, x.cols(), operands, finish)?;
+        let product = self.product((input.first, 0), x.cols(), operands, finish)?;
         let many = product.tiles >= BATCH_FROM * self.card().multiprocessors;
         if column_tiles > 1 && many && product.batch_warps(column_tiles) >= 4 {
             product.batch(0, columns)?;
         } else if column_tiles <= SHARED_TILES {
             // As many columns a launch as leave room for two warps.
             let room = |tiles: usize| {
-                let each = warp_bytes(product.block_type(), product.aligned) + sum_bytes(tiles * TILE_ROWS);
-                product.shared() / each
+                let ring = ring_bytes(product.block_type(), Columns::Pieces(tiles));
+                product.shared() / (ring + sum_bytes(tiles * TILE_ROWS, 1))
             };
             let mut tiles = column_tiles;
             while tiles > 1 && room(tiles) < 2 {
                 tiles /= 2;
             }
             for first in (0..columns).step_by(tiles * TILE_ROWS) {
-                product.vectors(first, (columns - first).min(tiles * TILE_ROWS))?;
+                let count = (columns - first).min(tiles * TILE_ROWS);
+                product.vectors(first, count, Columns::of(columns, count))?;
             }
         } else {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Products with activations as they are, in f32.
+    pub(super) fn unrounded(
+        &self,
+        x: &Activation,
+        operands: &[Operand],
+        finish: Finish,
+        slots: Option<Slots>,
+    ) -> Result<()> {
+        let stride = x.tensor().strides()[0] as u64;
+        let product = self.product((crate::cuda::pointer(x.tensor()), stride), x.cols(), operands, finish)?;
+        if let Some(slots) = slots {
+            return product.slot_vectors(Columns::Exact(1), &slots);
+        }
+        for first in (0..x.rows()).step_by(EXACT_COLUMNS) {
+            let count = (x.rows() - first).min(EXACT_COLUMNS);
+            let widest = [1, 4].into_iter().find(|widest| count <= *widest).unwrap_or(EXACT_COLUMNS);
+            product.vectors(first, count, Columns::Exact(widest))?;
+        }
+        Ok(())
     }
 
     /// Products of few rows of the output, each with an expert's matrix.
@@ -259,12 +346,19 @@ impl CudaDevice {
         slots: Slots,
     ) -> Result<()> {
         let input = self.pieces(x)?;
-        let product = self.product(input.first, x.cols(), operands, finish)?;
+        let product = self.product((input.first, 0), x.cols(), operands, finish)?;
+        product.slot_vectors(Columns::of(x.rows(), 1), &slots)
+    }
+}
+
+impl Product<'_> {
+    /// All rows of the output that each have an expert's matrix.
+    fn slot_vectors(&self, columns: Columns, slots: &Slots) -> Result<()> {
         let total = slots.rows();
         for first in (0..total).step_by(SLOTS) {
             let repeats = SLOTS.min(total - first);
-            let matrices = product.matrices.words;
-            product.launch_vectors(matrices, product.x, first, 1, repeats, Some(&slots))?;
+            let matrices = self.matrices.words;
+            self.launch_vectors(matrices, self.x, first, 1, columns, repeats, Some(slots))?;
         }
         Ok(())
     }
@@ -276,21 +370,23 @@ mod tests {
 
     #[test]
     fn warps_share_what_there_is() {
-        // As measured on 132 multiprocessors: one tile each of a large head, all pairs of a short row, turns of a long one.
-        assert_eq!(Cut::new(15_520, 5, 132, 16), Cut { abreast: 4, shares: 1 });
-        assert_eq!(Cut::new(1_152, 5, 132, 16), Cut { abreast: 1, shares: 5 });
-        assert_eq!(Cut::new(160, 8, 132, 16), Cut { abreast: 1, shares: 8 });
-        for (tiles, pairs, room) in [(1, 1, 1), (1, 100, 7), (9, 3, 2), (3_000, 1, 5)] {
-            let cut = Cut::new(tiles, pairs, 132, room);
-            assert!(cut.warps() <= room && cut.shares <= pairs, "{cut:?}");
+        // As measured on 132 multiprocessors: one tile each of a large head, groups of a row, turns of a long one.
+        assert_eq!(Cut::new(15_520, 10, 132, 16), Cut { abreast: 4, shares: 1 });
+        assert_eq!(Cut::new(160, 16, 132, 16), Cut { abreast: 1, shares: 8 });
+        for (tiles, groups, room) in [(1, 1, 1), (1, 100, 7), (9, 3, 2), (3_000, 1, 5)] {
+            let cut = Cut::new(tiles, groups, 132, room);
+            assert!(cut.warps() <= room && cut.shares <= groups, "{cut:?}");
         }
     }
 
     #[test]
     fn every_type_has_room_on_small_cards() {
         for block_type in BlockType::ALL.iter().filter(|block_type| !block_type.is_scalar()) {
-            let bytes = 4 * book_words(*block_type) + 2 * (warp_bytes(*block_type, 0) + sum_bytes(TILE_ROWS));
-            assert!(bytes <= 99 << 10, "{block_type}: {bytes}");
+            for columns in [Columns::Brought, Columns::Flat, Columns::Pieces(1), Columns::Exact(8)] {
+                let warp = ring_bytes(*block_type, columns) + sum_bytes(TILE_ROWS, 1);
+                let bytes = 4 * book_words(*block_type) + 2 * warp;
+                assert!(bytes <= 99 << 10, "{block_type}: {bytes}");
+            }
         }
     }
 }

@@ -26,9 +26,12 @@ pub(crate) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
 }
 
-/// Bytes of a row in pieces of four floats: 32 groups lie side by side.
-pub(super) fn turned_bytes(groups: usize) -> usize {
-    groups.next_multiple_of(32) * GROUP * size_of::<f32>()
+/// The most rows that are flat instead of in tiles (see `pieces.cuh`).
+pub(super) const FLAT_ROWS: usize = TILE_ROWS;
+
+/// The address of pieces of so many rows as kernels take it: the lowest bit says that they are flat.
+pub(crate) fn pieces_address(buffer: &Buffer, rows: usize) -> CUdeviceptr {
+    buffer.cuda().pointer() | CUdeviceptr::from(rows <= FLAT_ROWS)
 }
 
 impl CudaDevice {
@@ -51,28 +54,10 @@ impl CudaDevice {
                 .arg(x.rows() as i32)
                 .arg(x.cols() as i32)
                 .arg(groups(x.cols()) as i32)
-                .arg(buffer.cuda().pointer())
+                .arg(pieces_address(&buffer, x.rows()))
                 .run()?;
             Ok(buffer)
         })?;
-        Ok(Input { first: buffer.cuda().pointer(), _keep: buffer })
-    }
-
-    /// The activation as it is, in pieces of four floats.
-    pub(super) fn turned(&self, x: &Activation) -> Result<Input> {
-        let groups = groups(x.cols());
-        let buffer = x.form(Form::TurnedFloats, |tensor| {
-            let buffer = tensor.device().scratch_buffer(x.rows() * turned_bytes(groups))?;
-            self.launch(&PIECES, &[], "turn")?
-                .grid([x.rows(), 1, 1])
-                .block((groups * 64).min(1024))
-                .rows_of(tensor)
-                .arg(x.cols() as i32)
-                .arg(groups as i32)
-                .arg(buffer.cuda().pointer())
-                .run()?;
-            Ok(buffer)
-        })?;
-        Ok(Input { first: buffer.cuda().pointer(), _keep: buffer })
+        Ok(Input { first: pieces_address(&buffer, x.rows()), _keep: buffer })
     }
 }

@@ -1,11 +1,10 @@
 //! Products by launch: which kernel, how its work is cut.
 
 use cudarc::driver::sys::CUdeviceptr;
-use gruff_blocks::BlockType;
 
 use super::SCALAR;
-use super::input::{GROUP, GROUP_BYTES};
-use super::operand::{Finish, Matrices, Operand, matrix_bytes, weights};
+use super::input::{FLAT_ROWS, GROUP_BYTES};
+use super::operand::{Finish, Matrices, Operand, weights};
 use crate::cuda::CudaDevice;
 use crate::{Activation, Result, Tensor};
 
@@ -32,26 +31,6 @@ impl Slots<'_> {
 
     pub(crate) fn rows(&self) -> usize {
         self.ids.shape()[0] * self.used()
-    }
-}
-
-/// Bytes of a whole group of 256 values.
-pub(crate) fn group_bytes(block_type: BlockType) -> usize {
-    GROUP / block_type.values() * block_type.bytes()
-}
-
-/// How rows of matrices begin in memory, as `packed.cuh` numbers it: anywhere, at a multiple of what their blocks allow, or, with
-/// whole groups, at one of 16 bytes.
-pub(super) fn alignment(operands: &[Operand]) -> i64 {
-    let block_type = operands[0].weight.block_type();
-    let all = operands.iter().fold(0, |all, operand| {
-        all | weights(operand.weight) as usize | operand.weight.row_bytes() | matrix_bytes(operand.weight)
-    });
-    let of_blocks = 1 << block_type.bytes().trailing_zeros().min(2);
-    if (all | group_bytes(block_type)).is_multiple_of(16) {
-        2
-    } else {
-        i64::from(all.is_multiple_of(of_blocks))
     }
 }
 
@@ -96,7 +75,7 @@ impl CudaDevice {
                 }
             }
             Some(slots) => {
-                if slots.rows() <= self.few_slots(&slots) {
+                if slots.rows() <= self.few_slots(&slots) || x.rows() <= FLAT_ROWS {
                     return self.slot_vectors(x, operands, finish, slots);
                 }
             }

@@ -5,9 +5,10 @@ use gruff_blocks::BlockType;
 use super::MATMUL;
 use super::books::book_words;
 use super::input::{GROUP_BYTES, groups};
-use super::launch::{Slots, alignment, group_bytes, pair, slot_words};
-use super::operand::{Finish, Matrices, Operand};
+use super::launch::{Slots, pair, slot_words};
+use super::operand::{Finish, Matrices, Operand, strip_bytes};
 use crate::cuda::CudaDevice;
+use crate::cuda::strips::{STRIP, cell_bytes};
 use crate::{Activation, Result};
 
 /// Rows of the matrix and of x that a block of threads computes.
@@ -38,22 +39,21 @@ impl Tile {
 }
 
 /// Bytes of shared memory that `matmul.cu` lays out.
-fn shared_bytes(block_type: BlockType, tile: Tile, stages: usize, aligned: i64) -> usize {
+fn shared_bytes(block_type: BlockType, tile: Tile, stages: usize) -> usize {
     // Halves of groups in pieces.
     let pieces = |rows: usize, halves: usize| halves * rows * GROUP_BYTES / 2;
-    let packed_words = (group_bytes(block_type) + if aligned == 2 { 15 } else { 30 }) / 16;
     (4 * book_words(block_type)).next_multiple_of(128)
         + pieces(tile.rows, 2)
         + pieces(tile.columns, stages)
-        + 2 * tile.rows * 16 * (packed_words | 1)
+        + 2 * tile.rows / STRIP * cell_bytes(block_type)
         + 2 * 4 * tile.columns
 }
 
 impl CudaDevice {
     /// The tile for so many rows of x (of one expert, on the average) and of all matrices.
-    fn tile(&self, block_type: BlockType, aligned: i64, columns: usize, rows: usize) -> Tile {
+    fn tile(&self, block_type: BlockType, columns: usize, rows: usize) -> Tile {
         let card = self.card();
-        let fits = |tile: &&Tile| shared_bytes(block_type, **tile, 2, aligned) <= card.shared_bytes;
+        let fits = |tile: &&Tile| shared_bytes(block_type, **tile, 2) <= card.shared_bytes;
         let busy = |tile: &Tile| {
             columns.div_ceil(tile.columns) * rows.div_ceil(tile.rows) >= card.multiprocessors * 3 / 4
         };
@@ -79,18 +79,17 @@ impl CudaDevice {
         let weight = operands[0].weight;
         let block_type = weight.block_type();
         let input = self.pieces(x)?;
-        let aligned = alignment(operands);
         let matrices = Matrices::of(self, operands, finish)?;
         let glu = matches!(finish, Finish::Glu(..));
         let all_rows: usize = operands.iter().map(|operand| operand.weight.rows()).sum();
         let tile = match slots {
-            None => self.tile(block_type, aligned, x.rows(), all_rows),
+            None => self.tile(block_type, x.rows(), all_rows),
             Some(slots) => {
-                self.tile(block_type, aligned, slots.rows().div_ceil(slots.experts), all_rows * slots.experts)
+                self.tile(block_type, slots.rows().div_ceil(slots.experts), all_rows * slots.experts)
             }
         };
         let room =
-            |stages: &usize| shared_bytes(block_type, tile, *stages, aligned) <= self.card().shared_bytes;
+            |stages: &usize| shared_bytes(block_type, tile, *stages) <= self.card().shared_bytes;
         let stages = if room(&3) { 3 } else { 2 };
         let row_tiles = if glu {
             weight.rows().div_ceil(tile.rows / 2)
@@ -109,19 +108,18 @@ impl CudaDevice {
             ("ROWS", tile.rows as i64),
             ("COLUMNS", tile.columns as i64),
             ("STAGES", stages as i64),
-            ("ALIGNED", aligned),
             ("SLOTS", i64::from(slots.is_some())),
         ];
         self.launch(&MATMUL, &defines, "matmul")?
             .grid([column_tiles, row_tiles, 1])
             .block(tile.threads(self.card().capability))
-            .shared(shared_bytes(block_type, tile, stages, aligned))
+            .shared(shared_bytes(block_type, tile, stages))
             .arg(matrices.words)
             .arg(operands.len() as i32)
             .arg(finish.number())
             .arg(x.cols() as i32)
             .arg(groups(x.cols()) as i32)
-            .arg(weight.row_bytes())
+            .arg(strip_bytes(weight))
             .arg(x_words)
             .arg(self.book(block_type)?)
             .arg(batches)

@@ -1,15 +1,16 @@
 // Packed matrices times many columns, on tensor cores.
 //
-// A block of threads computes ROWS rows of the matrix for COLUMNS rows of x. The rows go by in halves of groups, 128 values:
-// packed bytes and pieces of x arrive in shared memory while the half before is multiplied; meanwhile packed bytes that have come
-// are unpacked there to bfloat16, in pieces as those of x (`pieces.cuh`), so that eight rows of a piece are what `ldmatrix` takes.
+// A block of threads computes ROWS rows of the matrix for COLUMNS rows of x. The rows go by in halves of groups, the first and the
+// second sub-blocks of all lanes (`blocks.cuh`): cells of packed bytes and pieces of x arrive in shared memory while the half before
+// is multiplied; meanwhile packed bytes that have come are unpacked there to bfloat16, in pieces as those of x (`pieces.cuh`), so that
+// eight rows of a piece are what `ldmatrix` takes.
 // Sums of a group of 256 values are a chain of `mma`, from there on all is f32 in the order that `packed.cuh` states, so a result
 // has the bits that `matvec.cu` gives.
 //
 // On cards that have it (sm_90a), blocks of 128 rows and 64 or 128 columns multiply with `wgmma`, whose sums have the same bits.
 //
-// Constants: WEIGHT; ROWS 64 or 128; COLUMNS 16 to 128; STAGES (halves of groups of x in shared memory, 2 or 3); ALIGNED (see
-// `packed.cuh`); SLOTS (1: rows of x are gathered by expert, as `moe.cu` lists them).
+// Constants: WEIGHT; ROWS 64 or 128; COLUMNS 16 to 128; STAGES (halves of groups of x in shared memory, 2 or 3); SLOTS (1: rows of x
+// are gathered by expert, as `moe.cu` lists them).
 #include "packed.cuh"
 
 #if __CUDA_ARCH_FEAT_SM90_ALL && ROWS == 128 && COLUMNS >= 64
@@ -24,15 +25,13 @@ constexpr int WARPS_DOWN = THREADS / 32 / WARPS_ACROSS;
 // Tiles of 16 rows and of 8 columns of a warp.
 constexpr int DOWN = ROWS / WARPS_DOWN / 16;
 constexpr int ACROSS = COLUMNS / WARPS_ACROSS / 8;
-// Sub-blocks of a half that a thread unpacks, and steps of one.
-constexpr int PARTS = THREADS / ROWS;
-constexpr int PART = 4 / PARTS;
+// Steps of a half.
 constexpr int STEPS = 8;
+// Strips of a block, and of a warp that unpacks them.
+constexpr int STRIPS = ROWS / blocks::STRIP;
+constexpr int OWN_STRIPS = STRIPS / (THREADS / 32);
+static_assert(OWN_STRIPS * (THREADS / 32) == STRIPS, "warps have as many strips each");
 
-// Words of 16 bytes that a group touches, and bytes from a row to the next: an odd number of words, so that eight rows meet all
-// banks.
-constexpr int PACKED_WORDS = (Weight::BYTES + (WHOLE ? 0 : 15) + 15) / 16;
-constexpr int PACKED_PITCH = 16 * (PACKED_WORDS | 1);
 // Bytes of a half of a group of eight rows, in pieces.
 constexpr int TILE = STEPS * pieces::STEP;
 
@@ -40,7 +39,7 @@ constexpr int TILE = STEPS * pieces::STEP;
 constexpr int WEIGHTS_AT = (Weight::TABLE * 4 + 127) / 128 * 128;
 constexpr int X_AT = WEIGHTS_AT + 2 * ROWS / 8 * TILE;
 constexpr int PACKED_AT = X_AT + STAGES * COLUMNS / 8 * TILE;
-constexpr int FROM_AT = PACKED_AT + 2 * ROWS * PACKED_PITCH;
+constexpr int FROM_AT = PACKED_AT + 2 * STRIPS * CELL;
 // At the end results take the place of everything before the rows' numbers.
 constexpr int RESULT_PITCH = ROWS + 1;
 static_assert(WEIGHTS_AT + COLUMNS * RESULT_PITCH * 4 <= FROM_AT, "results fit");
@@ -64,38 +63,27 @@ struct Tile {
     bool glu;
 };
 
-// The packed row behind row r of the tile. For gated units eight rows of the gate and the same eight of up make sixteen, so
-// that a lane holds both results.
-__device__ __forceinline__ const u8 *packed_row(const Matrices &matrices, const Tile &tile, int r, i64 row_bytes, const u8 *&end) {
-    const Matrix *matrix = tile.matrix;
-    int row = tile.row + r;
-    if (tile.glu) {
-        matrix = &matrices.at[r / 8 % 2];
-        row = tile.row + r / 16 * 8 + r % 8;
-    }
-    const u8 *first = matrix->weights + tile.expert * matrix->matrix_bytes;
-    end = first + matrix->rows * row_bytes;
-    return first + min(row, matrix->rows - 1) * row_bytes;
+// Strip `i` of the tile. For gated units eight rows of the gate and the same eight of up make sixteen, so that a lane holds both
+// results.
+__device__ __forceinline__ const u8 *strip_at(const Matrices &matrices, const Tile &tile, int i, i64 strip_bytes) {
+    const Matrix *matrix = tile.glu ? &matrices.at[i % 2] : tile.matrix;
+    const int strip = min(tile.row / blocks::STRIP + (tile.glu ? i / 2 : i), (matrix->rows - 1) / blocks::STRIP);
+    return matrix->weights + tile.expert * matrix->matrix_bytes + strip * strip_bytes;
 }
 
-// What a thread copies: words of one packed row, one of LANES threads that do, and a piece of rows of x.
-constexpr int LANES = THREADS / ROWS;
+// What a thread copies: words of one strip, one of STRIP_LANES threads that do, and pieces of rows of x.
+constexpr int STRIP_LANES = THREADS / STRIPS;
 constexpr int COPIES = COLUMNS * 2 * STEPS / THREADS;
 
 struct Sources {
-    const u8 *row;
-    // Bytes from there to the end of the matrix, if they are few.
-    int left;
+    const u8 *strip;
     // In words of 16 bytes.
     int x[COPIES];
 };
 
-__device__ __forceinline__ Sources sources(const Matrices &matrices, const Tile &tile, i64 row_bytes, const Input &x, const u8 *shared) {
+__device__ __forceinline__ Sources sources(const Matrices &matrices, const Tile &tile, i64 strip_bytes, const u8 *shared) {
     Sources from;
-    const u8 *end;
-    from.row = packed_row(matrices, tile, threadIdx.x / LANES, row_bytes, end);
-    const i64 left = end - from.row;
-    from.left = left < 0x40000000 ? (int)left : 0x40000000;
+    from.strip = strip_at(matrices, tile, threadIdx.x / STRIP_LANES, strip_bytes);
     const int *rows = (const int *)(shared + FROM_AT);
     const int piece = threadIdx.x / 8 % (2 * STEPS);
 #pragma unroll
@@ -106,25 +94,14 @@ __device__ __forceinline__ Sources sources(const Matrices &matrices, const Tile 
     return from;
 }
 
-__device__ __forceinline__ void fetch_packed(const Sources &from, int group, u8 *shared) {
-    const u8 *row = from.row + (i64)group * Weight::BYTES;
-    const int skew = WHOLE ? 0 : (int)(size_t)row & 15, lane = threadIdx.x % LANES;
-    u8 *to = shared + PACKED_AT + group % 2 * ROWS * PACKED_PITCH + threadIdx.x / LANES * PACKED_PITCH + 16 * lane;
-    row += 16 * lane - skew;
-    const int left = from.left - group * Weight::BYTES - 16 * lane + skew;
-    if (left >= 16 * (PACKED_WORDS + LANES)) {
-        const ptx::Shared at = ptx::shared_at(to);
+__device__ __forceinline__ void fetch_packed(const Sources &from, int group, int cols, u8 *shared) {
+    const int lane = threadIdx.x % STRIP_LANES;
+    const u8 *cell = from.strip + (i64)group * CELL + 16 * lane;
+    const ptx::Shared to = ptx::shared_at(shared + PACKED_AT + (group % 2 * STRIPS + threadIdx.x / STRIP_LANES) * CELL + 16 * lane);
+    const int words = (group + 1) * blocks::GROUP <= cols ? CELL / 16 : cell_bytes(lanes_of(cols, group)) / 16;
 #pragma unroll
-        for (int k = 0; k * LANES < PACKED_WORDS; k++) {
-            if (k * LANES + LANES <= PACKED_WORDS || k * LANES + lane < PACKED_WORDS) {
-                ptx::copy_16_to(at + 16 * LANES * k, row + 16 * LANES * k);
-            }
-        }
-    } else {
-#pragma unroll 1
-        for (int k = 0; k * LANES + lane < PACKED_WORDS; k++) {
-            if (left > 16 * LANES * k) copy_16(to + 16 * LANES * k, row + 16 * LANES * k, clamp_bytes(left - 16 * LANES * k));
-        }
+    for (int k = 0; k * STRIP_LANES < CELL / 16; k++) {
+        if (k * STRIP_LANES + lane < words) ptx::copy_16_to(to + 16 * STRIP_LANES * k, cell + 16 * STRIP_LANES * k);
     }
 }
 
@@ -135,44 +112,27 @@ __device__ __forceinline__ void fetch_x(const Input &x, const Sources &from, int
     for (int k = 0; k < COPIES; k++) ptx::copy_16_to(to + 16 * THREADS * k, x.pieces + (i64)(from.x[k] + half * (STEPS * 16)) * 16);
 }
 
-// Unpacks COUNT sub-blocks from FIRST on of one row.
-template <int FIRST, int COUNT>
-__device__ __forceinline__ void unpack_part(const GroupInTurn &g, const u32 *book, int count, u8 *to) {
-    each_sub_block<FIRST, COUNT>([&](auto j) {
-        constexpr int J = decltype(j)::value;
-        float scale[2] = {}, minimum[2] = {};
-        Weight::template scales<J>(g, scale, minimum);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            // Behind the end of a row lies another's data.
-            const int which = Weight::HALVES ? half : 0;
-            const Factors by = factors<Weight>(J < count ? scale[which] : 0.0f, J < count ? minimum[which] : 0.0f);
-            u32 first[4], second[4];
-#pragma unroll
-            for (int t = 0; t < 4; t++) {
-                const u32 codes = half == 0 ? Weight::template word<J, 0>(g, book, t) : Weight::template word<J, 1>(g, book, t);
-                weights_of<Weight>(codes, by, first[t], second[t]);
-            }
-            u8 *at = to + (2 * J + half) % STEPS * pieces::STEP;
-            *(uint4 *)at = make_uint4(first[0], first[1], first[2], first[3]);
-            *(uint4 *)(at + pieces::HALF) = make_uint4(second[0], second[1], second[2], second[3]);
-        }
-    });
-}
-
-// Unpacks half P of a group of a row that begins at an address that ends in `begin`.
+// Unpacks half P of a group: of each lane sub-block P.
 template <int P>
-__device__ __forceinline__ void unpack(u32 begin, int group, int cols, u8 *shared) {
-    const int r = threadIdx.x % ROWS, part = threadIdx.x / ROWS, count = (cols - group * 256) / 32;
-    const int skew = WHOLE ? 0 : (int)(begin + group * Weight::BYTES) & 15;
-    const GroupInTurn g = {shared + PACKED_AT + group % 2 * ROWS * PACKED_PITCH + r * PACKED_PITCH + skew};
+__device__ __forceinline__ void unpack(int group, int cols, u8 *shared) {
+    const int lane = threadIdx.x & 31, first = threadIdx.x / 32 * OWN_STRIPS;
     const u32 *book = (const u32 *)shared;
-    u8 *to = shared + WEIGHTS_AT + P * ROWS / 8 * TILE + r / 8 * TILE + r % 8 * 16;
-    if (part == 0) unpack_part<4 * P, PART>(g, book, count, to);
-    else if (part == 1) unpack_part<4 * P + PART, PART>(g, book, count, to);
-    if constexpr (PARTS == 4) {
-        if (part == 2) unpack_part<4 * P + 2, 1>(g, book, count, to);
-        else if (part == 3) unpack_part<4 * P + 3, 1>(g, book, count, to);
+    const bool whole = (group + 1) * blocks::GROUP <= cols;
+    const RowLane at = {lane / 4, lane % 4, whole ? blocks::LANES : lanes_of(cols, group)};
+#pragma unroll
+    for (int i = first; i < first + OWN_STRIPS; i++) {
+        const u8 *cell = shared + PACKED_AT + (group % 2 * STRIPS + i) * CELL;
+        const Share share = whole ? load_share<true>(cell, at) : load_share<false>(cell, at);
+        u8 *to = shared + WEIGHTS_AT + (P * STRIPS + i) * TILE + lane * 4;
+        Factors by[2];
+        factors_of<P>(share, at.t, by);
+        each<0, 8>([&](auto word) {
+            constexpr int I = decltype(word)::value;
+            u32 first, second;
+            weights_of<P, I>(share, book, by, first, second);
+            *(u32 *)(to + I * pieces::STEP) = first;
+            *(u32 *)(to + I * pieces::STEP + pieces::HALF) = second;
+        });
     }
 }
 
@@ -190,7 +150,7 @@ __device__ __forceinline__ int first_column_tile() {
 // Begins to add half P of a group to the sums of a warp, the first half to zero; to be waited for.
 template <int P>
 __device__ __forceinline__ void multiply(float (&sums)[DOWN][ACROSS][4], int stage, const u8 *shared) {
-    const u8 *rows = shared + WEIGHTS_AT + P * ROWS / 8 * TILE + threadIdx.x / 128 / WARPS_ACROSS * 8 * TILE;
+    const u8 *rows = shared + WEIGHTS_AT + P * STRIPS * TILE + threadIdx.x / 128 / WARPS_ACROSS * 8 * TILE;
     const u8 *columns = shared + X_AT + stage * COLUMNS / 8 * TILE + first_column_tile() * TILE;
     const u64 a = ptx::matrix_at(rows, pieces::HALF, TILE), b = ptx::matrix_at(columns, pieces::HALF, TILE);
     float(&flat)[ACROSS * 4] = (float(&)[ACROSS * 4])sums;
@@ -207,7 +167,7 @@ template <int P>
 __device__ __forceinline__ void multiply(float (&sums)[DOWN][ACROSS][4], int stage, const u8 *shared) {
     const int lane = threadIdx.x & 31, matrix = lane / 8, top = 2 * first_row_tile(), left = first_column_tile();
     // Matrices of a step: rows 0 and 8 of the first half, of the second; columns 0 of both halves, columns 8.
-    const u8 *rows = shared + WEIGHTS_AT + P * ROWS / 8 * TILE + (top + matrix % 2) * TILE + matrix / 2 * pieces::HALF + lane % 8 * 16;
+    const u8 *rows = shared + WEIGHTS_AT + P * STRIPS * TILE + (top + matrix % 2) * TILE + matrix / 2 * pieces::HALF + lane % 8 * 16;
     const u8 *columns = shared + X_AT + stage * COLUMNS / 8 * TILE + (left + (ACROSS > 1 ? matrix / 2 : 0)) * TILE +
                         matrix % 2 * pieces::HALF + lane % 8 * 16;
 #pragma unroll
@@ -248,7 +208,7 @@ __device__ __forceinline__ void finish_products() {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
-    Matrices matrices, int count, int what, int cols, int groups, i64 row_bytes, Input x, const u32 *table, const Batch *batches,
+    Matrices matrices, int count, int what, int cols, int groups, i64 strip_bytes, Input x, const u32 *table, const Batch *batches,
     const int *order
 ) {
     extern __shared__ __align__(128) u8 shared[];
@@ -292,9 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
     __syncthreads();
 
     float totals[DOWN][ACROSS][4] = {};
-    const Sources from_where = sources(matrices, tile, row_bytes, x, shared);
-    const u8 *end;
-    const u32 begin = (u32)(size_t)packed_row(matrices, tile, threadIdx.x % ROWS, row_bytes, end);
+    const Sources from_where = sources(matrices, tile, strip_bytes, shared);
     // Copies are made STAGES - 1 halves ahead; of packed bytes a group takes two halves.
     const int halves = 2 * groups;
     int stage = 0, ahead = 0;
@@ -303,15 +261,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
         ahead = ahead + 1 == STAGES ? 0 : ahead + 1;
         copies_made();
     };
-    fetch_packed(from_where, 0, shared);
+    fetch_packed(from_where, 0, cols, shared);
 #pragma unroll
     for (int half = 0; half < STAGES - 1; half++) {
-        if (half == 1 && groups > 1) fetch_packed(from_where, 1, shared);
+        if (half == 1 && groups > 1) fetch_packed(from_where, 1, cols, shared);
         fetch_next(half);
     }
     copies_wait<STAGES - 2>();
     __syncthreads();
-    unpack<0>(begin, 0, cols, shared);
+    unpack<0>(0, cols, shared);
     for (int group = 0; group < groups; group++) {
         float sums[DOWN][ACROSS][4] = {};
         // Where products do not run behind, half of the warps multiply first and half unpack first, so that either has something
@@ -320,22 +278,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
 
         arrive();
         // The first half has been unpacked and its x has come; nobody reads any more what is overwritten now.
-        if (STAGES == 2 && group + 1 < groups) fetch_packed(from_where, group + 1, shared);
+        if (STAGES == 2 && group + 1 < groups) fetch_packed(from_where, group + 1, cols, shared);
         if (!BEHIND) fetch_next(2 * group + STAGES - 1);
-        if (early) unpack<1>(begin, group, cols, shared);
+        if (early) unpack<1>(group, cols, shared);
         multiply<0>(sums, stage, shared);
         if (BEHIND) fetch_next(2 * group + STAGES - 1);
-        if (!early) unpack<1>(begin, group, cols, shared);
+        if (!early) unpack<1>(group, cols, shared);
         finish_products();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 
         arrive();
-        if (STAGES == 3 && group + 2 < groups) fetch_packed(from_where, group + 2, shared);
+        if (STAGES == 3 && group + 2 < groups) fetch_packed(from_where, group + 2, cols, shared);
         if (!BEHIND) fetch_next(2 * group + STAGES);
-        if (early && group + 1 < groups) unpack<0>(begin, group + 1, cols, shared);
+        if (early && group + 1 < groups) unpack<0>(group + 1, cols, shared);
         multiply<1>(sums, stage, shared);
         if (BEHIND) fetch_next(2 * group + STAGES);
-        if (!early && group + 1 < groups) unpack<0>(begin, group + 1, cols, shared);
+        if (!early && group + 1 < groups) unpack<0>(group + 1, cols, shared);
         finish_products();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll

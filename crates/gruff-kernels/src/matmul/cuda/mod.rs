@@ -1,14 +1,13 @@
 //! The family on NVIDIA cards.
 //!
-//! Weights are read as they lie in the file and multiplied in bfloat16 on tensor cores. Few columns go from packed bytes to the
-//! product in registers (`matvec.cu`, and `batch.cu` where warps share columns), many through tiles in shared memory
-//! (`matmul.cu`); all add up in one order, so that a result has the same bits in any batch. Activations that are not to be rounded have a kernel in f32 (`exact.cu`), and so have
-//! plain integers (`scalar.cu`). Plain floats go to tensor cores in two terms, which loses nothing that the contract asks for
-//! (`terms.cuh`), few columns (`float_few.cu`) in the same order as many (`float_many.cu`); with `--dtype f32` they take
-//! `scalar.cu`, too.
+//! Weights lie in strips (`cuda/strips`), packed, and are multiplied in bfloat16 on tensor cores. Few columns go from packed bytes to
+//! the product in registers (`matvec.cu`, and `batch.cu` where warps share columns), many through tiles in shared memory
+//! (`matmul.cu`); all add up in one order, so that a result has the same bits in any batch. Activations that are not to be rounded
+//! are multiplied in f32 by `matvec.cu`, plain integers by `scalar.cu`. Plain floats go to tensor cores in two terms,
+//! which loses nothing that the contract asks for (`terms.cuh`), few columns (`float_few.cu`) in the same order as many
+//! (`float_many.cu`); with `--dtype f32` they take `scalar.cu`, too.
 
 mod books;
-mod exact;
 mod few;
 mod floats;
 mod input;
@@ -28,10 +27,10 @@ use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
 
 pub(crate) use books::Books;
 use input::GROUP;
-pub(crate) use input::groups;
+pub(crate) use input::{groups, pieces_address};
 pub(crate) use launch::Slots;
 pub(crate) use operand::{Finish, Operand};
-pub(crate) use sources::{BATCH, EXACT, FLOAT_FEW, FLOAT_MANY, MATMUL, MATVEC, PIECES, SCALAR, TERMS};
+pub(crate) use sources::{BATCH, FLOAT_FEW, FLOAT_MANY, MATMUL, MATVEC, PIECES, SCALAR, TERMS};
 
 /// The lowest compute capability that the kernels of packed products are written for: asynchronous copies, bfloat16 on tensor
 /// cores.
@@ -67,7 +66,7 @@ impl CudaDevice {
             return Activation::new(out);
         }
         let buffer = self.pieces_buffer(out)?;
-        multiply(&operands, Finish::Glu(glu, buffer.cuda().pointer()))?;
+        multiply(&operands, Finish::Glu(glu, pieces_address(&buffer, out.shape()[0])))?;
         Activation::with_form(out, Form::Pieces, buffer)
     }
 

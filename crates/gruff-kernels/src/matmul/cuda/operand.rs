@@ -47,9 +47,14 @@ pub(crate) struct Matrices {
 const WORDS: usize = 7;
 pub(super) const MATRICES_WORDS: usize = WORDS * MATRICES + 2;
 
-/// The address of a tensor's packed bytes.
+/// The address of a tensor's packed bytes, or values.
 pub(crate) fn weights(weight: &PackedTensor) -> CUdeviceptr {
     weight.buffer().cuda().pointer() + weight.row_offset(0, 0) as CUdeviceptr
+}
+
+/// Bytes of eight rows of a packed matrix.
+pub(crate) fn strip_bytes(weight: &PackedTensor) -> usize {
+    weight.strips().map_or(0, |strips| strips.strip_bytes())
 }
 
 /// Bytes from one matrix of a stack to the next.

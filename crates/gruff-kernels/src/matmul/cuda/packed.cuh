@@ -4,7 +4,8 @@
 //
 //     weight = bf16(bf16(scale) * code + bf16(minimum))
 //
-// Sums over a group of 256 values are a chain of 16 `mma` of 16 values each, from zero on. The sums of groups are added in f32, in
+// Four lanes share a row's group of 256 values, 64 each (`blocks.cuh`), and every step of 16 values has four of each lane: its word
+// of codes of the same number. Sums over a group are a chain of 16 `mma`, from zero on. The sums of groups are added in f32, in
 // order; then come the scale beside the matrix, and the bias. So one column and a batch, `matvec.cu` and `matmul.cu`, have the
 // same bits.
 #pragma once
@@ -19,12 +20,12 @@ struct Index {
     static constexpr int value = N;
 };
 
-// Calls f(Index<J>) for COUNT sub-blocks from FIRST on.
+// Calls f(Index<N>) for COUNT numbers from FIRST on.
 template <int FIRST, int COUNT, class F>
-__device__ __forceinline__ void each_sub_block(F &&f) {
+__device__ __forceinline__ void each(F &&f) {
     if constexpr (COUNT > 0) {
         f(Index<FIRST>());
-        each_sub_block<FIRST + 1, COUNT - 1>(f);
+        each<FIRST + 1, COUNT - 1>(f);
     }
 }
 
@@ -36,57 +37,61 @@ constexpr float SCALE_DOWN = 3.944304526105059e-31f;            // 2^-101
 constexpr float WEIGHT_DOWN = 2.3283064365386963e-10f;          // 2^-32
 constexpr float WEIGHT_UP = 4294967296.0f;
 
-// How rows begin, ALIGNED: 0 anywhere, 1 at a multiple of what the type's blocks allow, 2 (which says that groups are whole words of
-// 16 bytes besides) at one of 16.
-constexpr bool WHOLE = ALIGNED == 2;
-static_assert(!WHOLE || Weight::BYTES % 16 == 0, "groups are whole words");
-using Group = blocks::Bytes<ALIGNED == 0 ? 1 : WHOLE ? 16 : Weight::ALIGNMENT>;
-
-// A group whose words are read in turn. Types whose blocks are smaller have fields that begin within words.
-template <class T>
-struct InTurn {
-    using Type = Group;
-};
-#if ALIGNED == 2
-template <>
-struct InTurn<blocks::Q4_K> {
-    using Type = blocks::Vectors;
-};
-template <>
-struct InTurn<blocks::Q5_K> {
-    using Type = blocks::Vectors;
-};
-#endif
-using GroupInTurn = InTurn<Weight>::Type;
-
-// Signed codes are moved by 128.
-template <class W>
-constexpr bool SIGNED = W::OFFSET == 0 && !W::MINIMUM;
+// Half bytes of S = 1 stay where they are, sixteen times their value.
+template <class W, int S>
+constexpr float CODE_UP = W::NIBBLES && S == 1 ? 16.0f : 1.0f;
 
 // Both factors of 16 or 32 codes, each twice in a word.
 struct Factors {
     u32 scale, minimum;
 };
 
-template <class W>
+template <class W, int S>
 __device__ __forceinline__ Factors factors(float scale, float minimum) {
+    constexpr float up = SCALE_UP / CODE_UP<W, S>, down = SCALE_DOWN * CODE_UP<W, S>;
     Factors made;
-    made.scale = ptx::floats_to_bf162(scale * SCALE_UP, scale * SCALE_UP);
+    made.scale = ptx::floats_to_bf162(scale * up, scale * up);
     if constexpr (!W::MINIMUM) {
         // Exact: offsets are powers of two.
-        constexpr float offset = SIGNED<W> ? 128.0f : (float)W::OFFSET;
-        minimum = -offset * (__uint_as_float(made.scale & 0xffff0000u) * SCALE_DOWN);
+        minimum = -(float)W::OFFSET * (__uint_as_float(made.scale & 0xffff0000u) * down);
     }
     made.minimum = ptx::floats_to_bf162(minimum * WEIGHT_DOWN, minimum * WEIGHT_DOWN);
     return made;
 }
 
-// The four weights of a word of codes.
-template <class W>
-__device__ __forceinline__ void weights_of(u32 codes, const Factors &by, u32 &first, u32 &second) {
-    if (SIGNED<W>) codes ^= 0x80808080u;
-    first = ptx::fma_bf162(__byte_perm(codes, 0, 0x4140), by.scale, by.minimum);
-    second = ptx::fma_bf162(__byte_perm(codes, 0, 0x4342), by.scale, by.minimum);
+// The factors of sub-block S of a lane; of types without HALVES the first are all.
+template <int S>
+__device__ __forceinline__ void factors_of(const Share &share, int t, Factors (&by)[2]) {
+    float scale[2] = {}, minimum[2] = {};
+    Weight::template scales<S>(share, t, scale, minimum);
+    by[0] = factors<Weight, S>(scale[0], minimum[0]);
+    by[1] = Weight::HALVES ? factors<Weight, S>(scale[1], minimum[1]) : by[0];
+}
+
+// What the lane makes of word I of sub-block S: values 0 and 1, 2 and 3.
+template <int S, int I>
+__device__ __forceinline__ void weights_of(const Share &share, const u32 *book, const Factors (&by)[2], u32 &first, u32 &second) {
+    const Factors &of = by[I / 4];
+    if constexpr (Weight::NIBBLES) {
+        constexpr u32 mask = S == 0 ? 0x000f000fu : 0x00f000f0u;
+        const u32 word = share.template word<4 * I>();
+        first = ptx::fma_bf162(word & mask, of.scale, of.minimum);
+        second = ptx::fma_bf162(word >> 8 & mask, of.scale, of.minimum);
+    } else {
+        const u32 word = Weight::template word<S, I>(share, book);
+        first = ptx::fma_bf162(word & 0x00ff00ffu, of.scale, of.minimum);
+        second = ptx::fma_bf162(__byte_perm(word, 0, 0x4341), of.scale, of.minimum);
+        if constexpr (Weight::SIGNS) {
+            const u32 signs = Weight::template signs<S>(share);
+            first ^= signs << (2 * I) & 0x80008000u;
+            second ^= signs << (2 * I + 1) & 0x80008000u;
+        }
+    }
+}
+
+// Lanes that a group of a row has: four, but for the last group.
+__device__ __forceinline__ int lanes_of(int cols, int group) {
+    return min(blocks::LANES, (cols - group * blocks::GROUP + blocks::RUN - 1) / blocks::RUN);
 }
 
 // Stores what a gated unit gives in row `row` for row `to` of x.

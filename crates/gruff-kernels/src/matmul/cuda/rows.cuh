@@ -1,11 +1,9 @@
 // Tiles of 16 rows, a warp each, of products with few columns: from packed bytes in shared memory to `mma`.
 //
-// The packed bytes of a pair of groups of 256 values come to shared memory, 16 bytes a copy whatever the type's alignment; warps are
-// many enough to wait for them behind each other's products, and more of them fit where none has a second pair under way. Each lane
-// decodes the scales of one row and group; then codes go from shared memory to `mma` in registers: of each half of a sub-block the
-// four lanes that share a row take a word each.
+// A tile is two strips of eight rows; the cells of a group of both come to shared memory, some groups ahead. From there each lane
+// takes what it has of two rows (`blocks.cuh`) to registers, and all else happens there.
 //
-// Constants: those of `packed.cuh` and TILES of 8 columns.
+// Constants: WEIGHT; TILES of 8 columns; STAGES of a warp's ring; TAIL (1: rows do not end with a whole group; 0).
 #pragma once
 
 #include "packed.cuh"
@@ -14,29 +12,24 @@
 constexpr int THREADS = 512;
 // Rows of a tile.
 constexpr int ROWS = 16;
-
-// Words of 16 bytes of a row's pair of groups, and bytes from a row to the next: an odd number of such words, so that eight
-// rows meet all banks.
-constexpr int PACKED_WORDS = (2 * Weight::BYTES + (WHOLE ? 0 : 15) + 15) / 16;
-constexpr int PITCH = 16 * (PACKED_WORDS | 1);
-constexpr int STAGE = ROWS * PITCH;
-// Factors of a row and group, and bytes from one to the next; likewise.
-constexpr int FACTORS = Weight::HALVES ? 16 : 8;
-constexpr int FACTORS_PITCH = FACTORS * 8 + 16;
-constexpr int WARP_BYTES = STAGE + 2 * ROWS * FACTORS_PITCH;
+// Bytes of a group of a tile.
+constexpr int STAGE = 2 * CELL;
 // Sums from one column of a tile and group to the next, so that a warp's sums meet all banks.
 constexpr int SUM_PITCH = 20;
+
 // How the work is cut.
 struct Cut {
     int cols, groups;
-    i64 row_bytes;
-    // Tiles of all matrices; columns; tiles side by side of a block.
-    int tiles, columns, abreast, unused;
+    i64 strip_bytes;
+    // Tiles of all matrices; columns; tiles side by side of a block; groups of a warp between two sums over the block.
+    int tiles, columns, abreast, run;
     int matrices, what;
     // With SLOTS: rows of the output that share a row of x; experts of the stack; experts of a token; the first row of the output;
     // values from the ids of a token to the next's.
     int share, experts, used, first;
     i64 id_stride;
+    // Values from a row of x to the next, where they are not rounded.
+    i64 x_stride;
 };
 
 // Where a tile is. Of gated units it has eight rows of the gate and the same eight of up.
@@ -52,117 +45,73 @@ __device__ __forceinline__ Tile tile_at(const Matrices &matrices, const Cut &cut
     return at;
 }
 
-// The two rows of a tile that a lane copies from and multiplies, four lanes a row: where they begin, and the bytes from there to the
-// end of the matrix, if they are few.
-struct LaneRows {
+// The two strips of a tile. Where a matrix ends with the first, the second is the same.
+struct Strips {
     const u8 *at[2];
-    int left[2];
 };
 
-__device__ __forceinline__ LaneRows lane_rows(const Matrices &matrices, const Cut &cut, int tile, int expert) {
+__device__ __forceinline__ Strips strips_of(const Matrices &matrices, const Cut &cut, int tile, int expert) {
     const Tile at = tile_at(matrices, cut, tile);
     const bool glu = cut.what >= GLU;
-    LaneRows rows;
+    Strips strips;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const Matrix &matrix = matrices.at[glu ? i : at.matrix];
-        const int row = min(at.row + (glu ? 0 : 8 * i) + (int)(threadIdx.x & 31) / 4, matrix.rows - 1);
-        rows.at[i] = matrix.weights + expert * matrix.matrix_bytes + row * cut.row_bytes;
-        const i64 left = (matrix.rows - row) * cut.row_bytes;
-        rows.left[i] = left < 0x40000000 ? (int)left : 0x40000000;
+        const int strip = min(at.row / blocks::STRIP + (glu ? 0 : i), (matrix.rows - 1) / blocks::STRIP);
+        strips.at[i] = matrix.weights + expert * matrix.matrix_bytes + strip * cut.strip_bytes;
     }
-    return rows;
+    return strips;
 }
 
-__device__ __forceinline__ void fetch(const LaneRows &rows, int pair, u8 *stage) {
-    const int lane = threadIdx.x & 3;
+// Where a lane copies from, of one strip as half a warp does, and where to in a stage.
+__device__ __forceinline__ const u8 *copied_by_lane(const Strips &strips) {
+    const int lane = threadIdx.x & 31;
+    return strips.at[lane / 16] + lane % 16 * 16;
+}
+
+__device__ __forceinline__ ptx::Shared copied_to(const u8 *stage) {
+    const int lane = threadIdx.x & 31;
+    return ptx::shared_at(stage) + lane / 16 * CELL + lane % 16 * 16;
+}
+
+// Copies a group of a tile to a stage, by all lanes of a warp.
+__device__ __forceinline__ void fetch(const u8 *from, ptx::Shared to, int cols, int group) {
+    constexpr int WORDS = CELL / 16;
+    const int lane = threadIdx.x & 15, words = TAIL ? cell_bytes(lanes_of(cols, group)) / 16 : WORDS;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const u8 *from = rows.at[i] + (i64)pair * (2 * Weight::BYTES);
-        const int skew = WHOLE ? 0 : (int)(size_t)from & 15;
-        from += 16 * lane - skew;
-        u8 *to = stage + ((threadIdx.x & 31) / 4 + 8 * i) * PITCH + 16 * lane;
-        const int left = rows.left[i] - pair * (2 * Weight::BYTES) - 16 * lane + skew;
-        if (left >= 16 * (PACKED_WORDS + 4)) {
-            const ptx::Shared at = ptx::shared_at(to);
-#pragma unroll
-            for (int k = 0; 4 * k < PACKED_WORDS; k++) {
-                if (4 * k + 4 <= PACKED_WORDS || 4 * k + lane < PACKED_WORDS) ptx::copy_16_to(at + 64 * k, from + 64 * k);
-            }
-        } else {
-#pragma unroll 1
-            for (int k = 0; 4 * k + lane < PACKED_WORDS; k++) {
-                if (left > 64 * k) copy_16(to + 64 * k, from + 64 * k, clamp_bytes(left - 64 * k));
-            }
-        }
+    for (int k = 0; 16 * k < WORDS; k++) {
+        if ((!TAIL && 16 * k + 16 <= WORDS) || 16 * k + lane < words) ptx::copy_16_to(to + 256 * k, from + 256 * k);
     }
 }
 
-// A lane decodes the factors of one row and group; PART of a pair at the end of a row.
-template <bool PART>
-__device__ __forceinline__ void decode_factors(int skew, int count, const u8 *stage, u8 *table) {
-    const int lane = threadIdx.x & 31, r = lane % ROWS, which = lane / ROWS;
-    const GroupInTurn g = {stage + r * PITCH + skew + which * Weight::BYTES};
-    // Behind the end of a row lies another's data.
-    count -= 8 * which;
-    uint4 *to = (uint4 *)(table + lane * FACTORS_PITCH);
-    Factors before;
-    each_sub_block<0, 8>([&](auto j) {
-        constexpr int J = decltype(j)::value;
-        float scale[2] = {}, minimum[2] = {};
-        Weight::template scales<J>(g, scale, minimum);
+// What a lane has of its two rows of a stage.
+__device__ __forceinline__ void load_shares(int cols, int group, const u8 *stage, Share (&shares)[2]) {
+    const int lane = threadIdx.x & 31;
+    const RowLane at = {lane / 4, lane % 4, TAIL ? lanes_of(cols, group) : blocks::LANES};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (PART && J >= count) scale[half] = 0.0f, minimum[half] = 0.0f;
-        }
-        const Factors first = factors<Weight>(scale[0], minimum[0]);
-        if constexpr (Weight::HALVES) {
-            const Factors last = factors<Weight>(scale[1], minimum[1]);
-            to[J] = make_uint4(first.scale, first.minimum, last.scale, last.minimum);
-        } else if constexpr (J % 2 == 0) {
-            before = first;
-        } else {
-            to[J / 2] = make_uint4(before.scale, before.minimum, first.scale, first.minimum);
-        }
-    });
+    for (int i = 0; i < 2; i++) shares[i] = load_share<!TAIL>(stage + i * CELL, at);
 }
 
-// The sums of GROUPS groups, side by side, in each column. `load(group, i, step, b)` brings what stands against a step of a group in
-// tile i of columns.
-template <int GROUPS, class F>
-__device__ __forceinline__ void multiply_groups(
-    float (&sums)[GROUPS][TILES][4], const Group (&g)[GROUPS][2], const u32 *book, const u8 *const (&table)[GROUPS][2], F &&load
-) {
-    const int t = threadIdx.x & 3;
-    uint4 by[GROUPS][2];
-    each_sub_block<0, 8>([&](auto j) {
-        constexpr int J = decltype(j)::value;
+// The sums of a group in each column. `load(i, step, b)` brings what stands against a step in tile i of columns.
+template <class F>
+__device__ __forceinline__ void multiply_group(float (&sums)[TILES][4], const Share (&shares)[2], const u32 *book, F &&load) {
+    each<0, 2>([&](auto s) {
+        constexpr int S = decltype(s)::value;
+        Factors by[2][2];
 #pragma unroll
-        for (int n = 0; n < GROUPS; n++) {
-            u32 a[2][4];
+        for (int r = 0; r < 2; r++) factors_of<S>(shares[r], threadIdx.x & 3, by[r]);
+        each<0, 8>([&](auto word) {
+            constexpr int I = decltype(word)::value;
+            u32 a[4];
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                Factors of[2];
-                if constexpr (Weight::HALVES) {
-                    by[n][r] = ((const uint4 *)table[n][r])[J];
-                    of[0] = {by[n][r].x, by[n][r].y}, of[1] = {by[n][r].z, by[n][r].w};
-                } else {
-                    if constexpr (J % 2 == 0) by[n][r] = ((const uint4 *)table[n][r])[J / 2];
-                    of[0] = of[1] = J % 2 == 0 ? Factors{by[n][r].x, by[n][r].y} : Factors{by[n][r].z, by[n][r].w};
-                }
-                weights_of<Weight>(Weight::template word<J, 0>(g[n][r], book, t), of[0], a[0][r], a[0][2 + r]);
-                weights_of<Weight>(Weight::template word<J, 1>(g[n][r], book, t), of[1], a[1][r], a[1][2 + r]);
+            for (int r = 0; r < 2; r++) weights_of<S, I>(shares[r], book, by[r], a[r], a[2 + r]);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                u32 b[2];
+                load(i, 8 * S + I, b);
+                ptx::mma_bf16_k16(sums[i], a, b);
             }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-#pragma unroll
-                for (int i = 0; i < TILES; i++) {
-                    u32 b[2];
-                    load(n, i, 2 * J + half, b);
-                    ptx::mma_bf16_k16(sums[n][i], a[half], b);
-                }
-            }
-        }
+        });
     });
 }
 
@@ -171,11 +120,25 @@ __device__ __forceinline__ void
 put(const Matrices &matrices, const Cut &cut, const Tile &at, int expert, int row, i64 column, float first, float second) {
     const Matrix &matrix = matrices.at[at.matrix];
     const float scale = scale_of(matrix, expert);
-    first *= WEIGHT_UP, second *= WEIGHT_UP, row += at.row;
+    row += at.row;
     if (cut.what >= GLU) {
         if (row < matrix.rows) finish_glu(matrices, cut.what, expert, row, column, first, second);
     } else {
         if (row < matrix.rows) finish(matrix, cut.what, scale, row, column, first);
         if (row + 8 < matrix.rows) finish(matrix, cut.what, scale, row + 8, column, second);
+    }
+}
+
+// Puts the sums of a tile that a lane has.
+__device__ __forceinline__ void
+put_sums(const Matrices &matrices, const Cut &cut, const Tile &at, int expert, i64 to, const float (&sums)[TILES][4], float up) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            const int c = 8 * i + lane % 4 * 2 + odd;
+            if (c < cut.columns) put(matrices, cut, at, expert, lane / 4, to + c, sums[i][odd] * up, sums[i][2 + odd] * up);
+        }
     }
 }

@@ -9,16 +9,28 @@ pub(crate) static PIECES: Source =
 /// Lambdas in device code are device code.
 const OPTIONS: &[&str] = &["--device-as-default-execution-space"];
 
-const fn exact(weight: i64, columns: i64, aligned: i64, slots: i64) -> [(&'static str, i64); 4] {
-    [("WEIGHT", weight), ("COLUMNS", columns), ("ALIGNED", aligned), ("SLOTS", slots)]
+const fn vector(
+    weight: i64,
+    tiles: i64,
+    stages: i64,
+    tail: i64,
+    flat: i64,
+    exact: i64,
+    slots: i64,
+) -> [(&'static str, i64); 7] {
+    [
+        ("WEIGHT", weight),
+        ("TILES", tiles),
+        ("STAGES", stages),
+        ("TAIL", tail),
+        ("FLAT", flat),
+        ("EXACT", exact),
+        ("SLOTS", slots),
+    ]
 }
 
-const fn vector(weight: i64, tiles: i64, aligned: i64, slots: i64) -> [(&'static str, i64); 4] {
-    [("WEIGHT", weight), ("TILES", tiles), ("ALIGNED", aligned), ("SLOTS", slots)]
-}
-
-const fn batch(weight: i64, tiles: i64, aligned: i64) -> [(&'static str, i64); 3] {
-    [("WEIGHT", weight), ("TILES", tiles), ("ALIGNED", aligned)]
+const fn batch(weight: i64, tiles: i64, stages: i64, tail: i64) -> [(&'static str, i64); 4] {
+    [("WEIGHT", weight), ("TILES", tiles), ("STAGES", stages), ("TAIL", tail)]
 }
 
 const fn matrix(
@@ -26,15 +38,13 @@ const fn matrix(
     rows: i64,
     columns: i64,
     stages: i64,
-    aligned: i64,
     slots: i64,
-) -> [(&'static str, i64); 6] {
+) -> [(&'static str, i64); 5] {
     [
         ("WEIGHT", weight),
         ("ROWS", rows),
         ("COLUMNS", columns),
         ("STAGES", stages),
-        ("ALIGNED", aligned),
         ("SLOTS", slots),
     ]
 }
@@ -56,35 +66,42 @@ pub(crate) static MATVEC: Source = Source {
     code: include_str!("matvec.cu"),
     options: OPTIONS,
     variants: variants![
-        vector(2, 1, 2, 0),
-        vector(3, 1, 2, 0),
-        vector(6, 1, 2, 0),
-        vector(7, 1, 2, 0),
-        vector(8, 4, 1, 0),
-        vector(9, 1, 2, 0),
-        vector(10, 1, 1, 0),
-        vector(11, 1, 1, 0),
-        vector(12, 4, 2, 0),
-        vector(13, 1, 2, 0),
-        vector(14, 2, 1, 0),
-        vector(15, 1, 1, 0),
-        vector(16, 1, 1, 0),
-        vector(17, 1, 1, 0),
-        vector(18, 1, 1, 0),
-        vector(19, 1, 1, 0),
-        vector(20, 1, 2, 0),
-        vector(21, 1, 1, 0),
-        vector(22, 1, 1, 0),
-        vector(23, 1, 1, 0),
-        vector(29, 1, 1, 0),
-        vector(34, 1, 1, 0),
-        vector(35, 1, 1, 0),
-        vector(39, 1, 1, 0),
-        vector(40, 1, 2, 0),
-        vector(41, 1, 1, 0),
-        vector(42, 1, 1, 0),
-        vector(12, 1, 2, 1),
-        vector(39, 2, 0, 1),
+        vector(2, 1, 2, 1, 1, 0, 0),
+        vector(3, 1, 2, 1, 2, 0, 0),
+        vector(6, 1, 2, 1, 1, 0, 0),
+        vector(7, 1, 2, 1, 2, 0, 0),
+        vector(8, 1, 2, 1, 1, 0, 0),
+        vector(9, 1, 2, 1, 2, 0, 0),
+        vector(10, 1, 2, 0, 1, 0, 0),
+        vector(11, 1, 2, 0, 2, 0, 0),
+        vector(12, 1, 2, 0, 1, 0, 0),
+        vector(13, 1, 2, 0, 2, 0, 0),
+        vector(14, 1, 2, 0, 1, 0, 0),
+        vector(15, 1, 2, 0, 2, 0, 0),
+        vector(16, 1, 2, 0, 1, 0, 0),
+        vector(17, 1, 2, 0, 2, 0, 0),
+        vector(18, 1, 2, 0, 1, 0, 0),
+        vector(19, 1, 2, 0, 2, 0, 0),
+        vector(20, 1, 2, 1, 1, 0, 0),
+        vector(21, 1, 2, 0, 2, 0, 0),
+        vector(22, 1, 2, 0, 1, 0, 0),
+        vector(23, 1, 2, 0, 2, 0, 0),
+        vector(29, 1, 2, 0, 1, 0, 0),
+        vector(34, 1, 2, 0, 2, 0, 0),
+        vector(35, 1, 2, 0, 1, 0, 0),
+        vector(39, 1, 2, 1, 2, 0, 0),
+        vector(40, 1, 2, 1, 1, 0, 0),
+        vector(41, 1, 2, 1, 2, 0, 0),
+        vector(42, 1, 2, 1, 1, 0, 0),
+        vector(12, 1, 3, 0, 1, 0, 0),
+        vector(12, 1, 2, 0, 1, 0, 1),
+        vector(39, 2, 2, 1, 0, 0, 0),
+        vector(12, 4, 2, 0, 0, 0, 0),
+        vector(39, 1, 2, 0, 0, 0, 1),
+        vector(14, 1, 2, 0, 0, 4, 0),
+        vector(42, 1, 2, 1, 0, 1, 1),
+        vector(12, 1, 2, 0, 0, 8, 0),
+        vector(21, 1, 2, 0, 0, 1, 0),
     ],
 };
 
@@ -92,14 +109,13 @@ pub(crate) static BATCH: Source = Source {
     name: "batch.cu",
     code: include_str!("batch.cu"),
     options: OPTIONS,
-    variants: variants![batch(12, 8, 2), batch(14, 4, 1), batch(8, 2, 1), batch(39, 4, 0), batch(19, 2, 1)],
-};
-
-pub(crate) static EXACT: Source = Source {
-    name: "exact.cu",
-    code: include_str!("exact.cu"),
-    options: OPTIONS,
-    variants: variants![exact(14, 4, 1, 0), exact(42, 1, 1, 1), exact(12, 3, 2, 0), exact(21, 1, 0, 0)],
+    variants: variants![
+        batch(12, 8, 3, 0),
+        batch(14, 4, 3, 0),
+        batch(8, 2, 3, 1),
+        batch(39, 4, 3, 1),
+        batch(19, 2, 3, 0),
+    ],
 };
 
 pub(crate) static MATMUL: Source = Source {
@@ -107,12 +123,12 @@ pub(crate) static MATMUL: Source = Source {
     code: include_str!("matmul.cu"),
     options: OPTIONS,
     variants: variants![
-        matrix(12, 128, 128, 3, 2, 0),
-        matrix(10, 128, 128, 3, 1, 1),
-        matrix(13, 128, 64, 3, 2, 0),
-        matrix(8, 64, 64, 2, 0, 0),
-        matrix(14, 64, 32, 3, 1, 1),
-        matrix(21, 64, 16, 3, 1, 0),
+        matrix(12, 128, 128, 3, 0),
+        matrix(10, 128, 128, 3, 1),
+        matrix(13, 128, 64, 3, 0),
+        matrix(8, 64, 64, 2, 0),
+        matrix(14, 64, 32, 3, 1),
+        matrix(21, 64, 16, 3, 0),
     ],
 };
 

@@ -12,7 +12,7 @@ use crate::activation::Form;
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, Launch, row_count, rows, width};
 use crate::device::Backend;
-use crate::matmul::cuda::groups;
+use crate::matmul::cuda::{groups, pieces_address};
 use crate::{Activation, Activations, Result, Tensor, Without};
 
 pub(crate) use many::MANY;
@@ -60,7 +60,8 @@ impl CudaDevice {
     /// Completes a launch that begins with a norm's own operands.
     fn in_pieces(&self, launch: Launch, eps: f32, out: &Tensor) -> Result<Activation> {
         let buffer = self.pieces_buffer(out)?;
-        launch.arg(eps).arg(groups(width(out)) as i32).arg(buffer.cuda().pointer()).run()?;
+        let address = pieces_address(&buffer, out.shape()[0]);
+        launch.arg(eps).arg(groups(width(out)) as i32).arg(address).run()?;
         Activation::with_form(out, Form::Pieces, buffer)
     }
 }

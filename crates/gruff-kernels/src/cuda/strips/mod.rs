@@ -1,0 +1,232 @@
+//! How packed matrices lie on a card: anew, once, when they are copied there, so that a lane of a warp finds what it multiplies side
+//! by side, at addresses that suit its loads, whatever a file's blocks are like. No bit is added: a type takes as many as in the file.
+//!
+//! Eight rows are a *strip*, and the 256 values (a *group*) of its rows a *cell*. Of a row's group each of four lanes has 64
+//! consecutive values to itself: codes, and the scales that are of these values only, `own` bytes; what scales all 256 is `row` bytes
+//! that the four share ([`lanes`] says what they are for each type). A cell has
+//!
+//! ```text
+//! own bytes, in planes of 16 bytes as often as they fit, then of 8, 4, 2 and 1 where the rest needs them:  [plane][row 0..8][lane]
+//! row bytes, in such planes:                                                                               [plane][row 0..8]
+//! ```
+//!
+//! and a strip is its cells, a stack its matrices' strips. The last cell of rows that are no whole groups has only the lanes that
+//! it needs; the second half of a lane, and rows of a last strip that there are none of, are zeros. `blocks.cuh` reads it.
+
+mod back;
+mod lanes;
+
+use std::ops::Range;
+
+use gruff_blocks::BlockType;
+
+use crate::Result;
+use lanes::{Lanes, with_lanes};
+
+/// Rows of a strip.
+pub(crate) const STRIP: usize = 8;
+/// Values of a group, lanes that share it, and values of each.
+const GROUP: usize = 256;
+const LANES: usize = 4;
+const RUN: usize = GROUP / LANES;
+/// More than the bytes of a group, of what a lane has of it, and of what lanes share.
+const MOST: usize = 512;
+const MOST_OWN: usize = 80;
+const MOST_ROW: usize = 8;
+
+/// A matrix's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strips {
+    block_type: BlockType,
+    cols: usize,
+    row_bytes: usize,
+}
+
+impl Strips {
+    /// Of rows of so many values; `None` for plain numbers, which lie as in a file.
+    ///
+    /// # Errors
+    /// [`crate::Error::Blocks`] when a row is not whole blocks.
+    pub(crate) fn of(block_type: BlockType, cols: usize) -> Result<Option<Self>> {
+        let row_bytes = block_type.row_bytes(cols)?;
+        Ok((!block_type.is_scalar()).then_some(Self { block_type, cols, row_bytes }))
+    }
+
+    /// Bytes of eight rows.
+    pub(crate) fn strip_bytes(&self) -> usize {
+        let (own, row) = own_and_row(self.block_type);
+        let rest = (self.cols % GROUP).div_ceil(RUN);
+        let last = if rest == 0 { 0 } else { STRIP * (rest * own + row) };
+        self.cols / GROUP * cell_bytes(self.block_type) + last
+    }
+
+    /// Bytes of a matrix of so many rows, if that is a number.
+    pub(crate) fn matrix_bytes(&self, rows: usize) -> Option<usize> {
+        rows.div_ceil(STRIP).checked_mul(self.strip_bytes())
+    }
+
+    /// Bytes of a row in a file.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Lays out up to eight rows, one after the other as in a file, to a strip.
+    pub(crate) fn lay_out(&self, rows: &[u8], strip: &mut [u8]) {
+        with_lanes!(self.block_type, L => lay_out::<L>(self, rows, strip));
+    }
+
+    /// One row of a strip as a file has it.
+    pub(crate) fn row_of(&self, strip: &[u8], row: usize) -> Vec<u8> {
+        let mut packed = vec![0; self.row_bytes];
+        with_lanes!(self.block_type, L => row_of::<L>(self, strip, row, &mut packed));
+        packed
+    }
+}
+
+/// Bytes of a whole cell.
+pub(crate) fn cell_bytes(block_type: BlockType) -> usize {
+    let (own, row) = own_and_row(block_type);
+    STRIP * (LANES * own + row)
+}
+
+/// What a lane has to itself of a group, and what the four share: bytes.
+fn own_and_row(block_type: BlockType) -> (usize, usize) {
+    with_lanes!(block_type, L => (L::OWN, L::ROW))
+}
+
+/// The sizes of planes for so many bytes, and where their bytes begin among these.
+fn planes(bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut begin = 0;
+    std::iter::from_fn(move || {
+        let left = bytes - begin;
+        let size = [16, 8, 4, 2, 1].into_iter().find(|size| *size <= left)?;
+        begin += size;
+        Some(begin - size..begin)
+    })
+}
+
+/// Copies between what one of `count` indices has and its places in planes: `copy(bytes of it, place of them)`.
+fn each_plane(bytes: usize, count: usize, index: usize, mut copy: impl FnMut(Range<usize>, Range<usize>)) {
+    for plane in planes(bytes) {
+        let first = plane.start * count + index * plane.len();
+        let place = first..first + plane.len();
+        copy(plane, place);
+    }
+}
+
+/// The cells of a strip: where they lie in it, where their values do in a file's row, and how many lanes they have.
+fn cells<L: Lanes>(strips: &Strips) -> impl Iterator<Item = (Range<usize>, Range<usize>, usize)> {
+    let group_bytes = GROUP / strips.block_type.values() * strips.block_type.bytes();
+    let (cols, row_bytes) = (strips.cols, strips.row_bytes);
+    let mut begin = 0;
+    (0..cols.div_ceil(GROUP)).map(move |group| {
+        let lanes = (cols - group * GROUP).div_ceil(RUN).min(LANES);
+        let cell = begin..begin + STRIP * (lanes * L::OWN + L::ROW);
+        begin = cell.end;
+        (cell, group * group_bytes..((group + 1) * group_bytes).min(row_bytes), lanes)
+    })
+}
+
+fn lay_out<L: Lanes>(strips: &Strips, rows: &[u8], strip: &mut [u8]) {
+    for (cell, values, lanes) in cells::<L>(strips) {
+        let (own_planes, row_planes) = strip[cell].split_at_mut(STRIP * lanes * L::OWN);
+        for row in 0..STRIP {
+            let mut group = [0; MOST];
+            if let Some(packed) = rows.get(row * strips.row_bytes..(row + 1) * strips.row_bytes) {
+                group[..values.len()].copy_from_slice(&packed[values.clone()]);
+            }
+            let mut shared = [0; MOST_ROW];
+            L::shared(&group, &mut shared);
+            each_plane(L::ROW, STRIP, row, |bytes, place| row_planes[place].copy_from_slice(&shared[bytes]));
+            for lane in 0..lanes {
+                let mut own = [0; MOST_OWN];
+                L::own(&group, lane, &mut own);
+                each_plane(L::OWN, STRIP * lanes, row * lanes + lane, |bytes, place| {
+                    own_planes[place].copy_from_slice(&own[bytes]);
+                });
+            }
+        }
+    }
+}
+
+fn row_of<L: Lanes>(strips: &Strips, strip: &[u8], row: usize, packed: &mut [u8]) {
+    for (cell, values, lanes) in cells::<L>(strips) {
+        let (own_planes, row_planes) = strip[cell].split_at(STRIP * lanes * L::OWN);
+        let mut image = vec![0; LANES * L::OWN + L::ROW];
+        for lane in 0..LANES {
+            let own = &mut image[lane * L::OWN..(lane + 1) * L::OWN];
+            if lane < lanes {
+                let index = row * lanes + lane;
+                each_plane(L::OWN, STRIP * lanes, index, |bytes, place| {
+                    own[bytes].copy_from_slice(&own_planes[place]);
+                });
+            } else {
+                let mut nothing = [0; MOST_OWN];
+                L::own(&[0; MOST], lane, &mut nothing);
+                own.copy_from_slice(&nothing[..L::OWN]);
+            }
+        }
+        let shared = &mut image[LANES * L::OWN..];
+        each_plane(L::ROW, STRIP, row, |bytes, place| shared[bytes].copy_from_slice(&row_planes[place]));
+        let group = back::group::<L>(strips.block_type, &image);
+        packed[values.clone()].copy_from_slice(&group[..values.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gruff_blocks::synthetic::random_blocks;
+
+    use super::*;
+
+    fn packed_types() -> impl Iterator<Item = BlockType> {
+        BlockType::ALL.iter().copied().filter(|block_type| !block_type.is_scalar())
+    }
+
+    #[test]
+    fn no_type_takes_more_than_in_a_file() {
+        for block_type in packed_types() {
+            let file = GROUP / block_type.values() * block_type.bytes();
+            // The sums that Q8_K has beside its codes are left out.
+            let left_out = if block_type == BlockType::Q8_K { 32 } else { 0 };
+            assert_eq!(cell_bytes(block_type), STRIP * (file - left_out), "{block_type}");
+            assert!(cell_bytes(block_type).is_multiple_of(16), "{block_type}");
+            let whole = Strips::of(block_type, 2 * GROUP).unwrap().unwrap();
+            assert_eq!(whole.strip_bytes(), 2 * cell_bytes(block_type));
+        }
+        assert_eq!(Strips::of(BlockType::F16, 64).unwrap(), None);
+        assert!(Strips::of(BlockType::Q4_K, 100).is_err());
+    }
+
+    #[test]
+    fn planes_have_falling_sizes() {
+        let of_35: Vec<_> = planes(35).collect();
+        assert_eq!(of_35, [0..16, 16..32, 32..34, 34..35]);
+        assert_eq!(planes(0).count(), 0);
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were() {
+        for block_type in packed_types() {
+            for (cols, rows) in [(256, 8), (512, 3), (32, 1), (96, 8), (320, 5), (1024, 7)] {
+                let Ok(Some(strips)) = Strips::of(block_type, cols) else { continue };
+                let blocks = rows * cols / block_type.values();
+                let packed = random_blocks(block_type, blocks, 7);
+                let mut strip = vec![0xa5; strips.strip_bytes()];
+                strips.lay_out(&packed, &mut strip);
+                for (row, expected) in packed.chunks_exact(strips.row_bytes()).enumerate() {
+                    let found = strips.row_of(&strip, row);
+                    let values = |bytes: &[u8]| {
+                        let mut values = vec![0.0; cols];
+                        block_type.unpack(bytes, &mut values).unwrap();
+                        values.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                    };
+                    assert_eq!(values(&found), values(expected), "{block_type} {cols} row {row}");
+                    if block_type != BlockType::TQ1_0 && block_type != BlockType::Q8_K {
+                        assert_eq!(found, expected, "{block_type} {cols} row {row}");
+                    }
+                }
+            }
+        }
+    }
+}
