@@ -93,7 +93,18 @@ impl PackedTensor {
                 rows * row_bytes
             }
         };
-        Ok(Self { buffer, offset, block_type, matrices, rows, cols, row_bytes, strips, matrix_bytes, scale: None })
+        Ok(Self {
+            buffer,
+            offset,
+            block_type,
+            matrices,
+            rows,
+            cols,
+            row_bytes,
+            strips,
+            matrix_bytes,
+            scale: None,
+        })
     }
 
     /// Adds the per-tensor scale that some files carry beside a matrix (NVFP4): products are multiplied by
@@ -138,10 +149,13 @@ impl PackedTensor {
         let mut packed = Vec::with_capacity(self.matrices * len * self.row_bytes);
         for matrix in 0..self.matrices {
             for row in start..start + len {
-                packed.extend(self.device().clone().exclusive(self.row_bytes, || self.packed_row(matrix, row))?);
+                packed.extend(
+                    self.device().clone().exclusive(self.row_bytes, || self.packed_row(matrix, row))?,
+                );
             }
         }
-        let anew = Self::from_bytes(self.device(), &packed, self.block_type, [self.matrices, len, self.cols])?;
+        let anew =
+            Self::from_bytes(self.device(), &packed, self.block_type, [self.matrices, len, self.cols])?;
         Ok(Self { scale: self.scale.clone(), ..anew })
     }
 

@@ -95,7 +95,8 @@ impl Uploads {
         let (matrix, each) = (rows * row_bytes, rows.div_ceil(STRIP));
         let count = packed.len() / matrix * each;
         let at_once = (PIECE / strip_bytes).max(1);
-        let place = |piece: usize| piece * at_once * strip_bytes..((piece + 1) * at_once).min(count) * strip_bytes;
+        let place =
+            |piece: usize| piece * at_once * strip_bytes..((piece + 1) * at_once).min(count) * strip_bytes;
         let fill = |piece: usize, to: &mut [u8]| {
             for (index, to) in to.chunks_exact_mut(strip_bytes).enumerate() {
                 let strip = piece * at_once + index;

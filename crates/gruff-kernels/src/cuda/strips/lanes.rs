@@ -236,7 +236,8 @@ fn put_scales_and_minima(own: &mut [u8], at: usize, group: &[u8], t: usize) {
 
 /// A sign a value, lowest first, to where `blocks.cuh` has it: value 2 p at bit 15 - p, value 2 p + 1 at bit 31 - p.
 fn signs(bits: u32) -> u32 {
-    (0..16).fold(0, |word, p| word | (bits >> (2 * p) & 1) << (15 - p) | (bits >> (2 * p + 1) & 1) << (31 - p))
+    (0..16)
+        .fold(0, |word, p| word | (bits >> (2 * p) & 1) << (15 - p) | (bits >> (2 * p + 1) & 1) << (31 - p))
 }
 
 /// Four times seven signs, with a bit of something else in the place of each eighth.
@@ -419,5 +420,3 @@ pub(super) fn trit_place(value: usize) -> (usize, u32) {
         _ => (48 + value % 4, (value as u32 - 240) / 4),
     }
 }
-
-

@@ -30,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
         }
     };
     int ahead_step = blockIdx.x, ahead_group = 0, ahead_stage = 0;
-    const u8 *ahead;
+    Copied ahead = {};
     const auto fetch_rows = [&] {
         const int tile = ahead_step * warps + warp;
         if (ahead_step < steps && tile < cut.tiles) {
-            if (ahead_group == 0) ahead = copied_by_lane(strips_of(matrices, cut, tile, 0));
-            fetch(ahead, copied_to(ring + ahead_stage * STAGE), cut.cols, ahead_group);
-            ahead += CELL;
+            if (ahead_group == 0) ahead = copied_by_lane(strips_of(matrices, cut, tile, 0), 0);
+            fetch(ahead, ring + ahead_stage * STAGE, cut.cols, ahead_group);
+            ahead.at += CELL;
         }
         if (++ahead_group == cut.groups) ahead_group = 0, ahead_step += gridDim.x;
         ahead_stage = ahead_stage + 1 == STAGES ? 0 : ahead_stage + 1;

@@ -79,6 +79,12 @@ fn sum_bytes(columns: usize, run: usize) -> usize {
     2 * run * columns * SUM_PITCH * size_of::<f32>()
 }
 
+/// Whether unpacking takes longer than bringing the bytes: more warps than registers are for in other kernels are of use then.
+fn is_heavy(block_type: BlockType) -> bool {
+    use BlockType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K};
+    !matches!(block_type, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q8_1 | Q4_K | Q5_K | Q6_K | Q8_K)
+}
+
 /// How the tiles of rows are shared by warps: those of a block that have tiles side by side, and those that share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
@@ -87,17 +93,28 @@ struct Cut {
 }
 
 impl Cut {
-    /// With tiles for all, every warp has its own. Else as many share one as occupy the card, and all take the same number of
-    /// turns where that can be. At most `room` warps fit into a block.
-    fn new(tiles: usize, groups: usize, processors: usize, room: usize) -> Self {
+    /// With many more tiles than warps that the card holds, every warp has its own. Else several share one: as many as make the longest
+    /// run of a warp short, where its turns cost something besides their groups. At most `room` warps fit into a block.
+    fn new(tiles: usize, groups: usize, processors: usize, room: usize, heavy: bool) -> Self {
         /// More that share a tile wait longer for each other than they gain.
         const SHARES: usize = 8;
+        /// What a turn costs, in tenths of a group.
+        const TURN: usize = 25;
+        /// Of types whose codes take long to unpack: as measured.
+        const HEAVY_SHARES: usize = 4;
         let slots = processors * WARPS;
         if tiles >= 4 * slots || groups == 1 || room < 2 {
             return Cut { abreast: room.clamp(1, 4), shares: 1 };
         }
-        let turns = |shares: &usize| (tiles * shares).max(slots) * groups.div_ceil(*shares);
-        let shares = (2..=SHARES.min(groups).min(room)).min_by_key(turns).unwrap_or(2);
+        let most = SHARES.min(groups).min(room);
+        let cost = |shares: &usize| {
+            tiles.div_ceil(processors * (WARPS / shares)) * (10 * groups.div_ceil(*shares) + TURN)
+        };
+        let shares = if heavy && tiles > 2 * processors {
+            HEAVY_SHARES.min(most)
+        } else {
+            (2..=most).min_by_key(cost).unwrap_or(2)
+        };
         Cut { abreast: 1, shares }
     }
 
@@ -140,7 +157,14 @@ impl Product<'_> {
     }
 
     /// `struct Cut` of `rows.cuh`.
-    fn words(&self, columns: usize, abreast: usize, run: usize, first: usize, slots: Option<&Slots>) -> [u64; 9] {
+    fn words(
+        &self,
+        columns: usize,
+        abreast: usize,
+        run: usize,
+        first: usize,
+        slots: Option<&Slots>,
+    ) -> [u64; 9] {
         let (share, experts, used, _, id_stride) = slot_words(slots);
         [
             pair(self.cols, groups(self.cols)),
@@ -194,11 +218,12 @@ impl Product<'_> {
         // Sums of all groups of a tile at once, if that leaves room for warps.
         let run = |shares: usize| groups.div_ceil(shares).min((SUMS / sum_bytes(count, 1)).max(1));
         let room = (self.shared() / (own + sum_bytes(count, run(1)))).min(WARPS);
-        let cut = Cut::new(self.tiles * repeats, groups, processors, room);
+        let cut = Cut::new(self.tiles * repeats, groups, processors, room, is_heavy(self.block_type()));
         let run = run(cut.shares);
         let sums = if cut.shares == 1 { 0 } else { sum_bytes(count, run) };
         let bytes = self.book_bytes() + cut.warps() * (own + sums);
-        let resident = (self.device.card().shared_bytes / bytes).min(WARPS / cut.warps()).max(1);
+        let most = if is_heavy(self.block_type()) { 2 * WARPS } else { WARPS };
+        let resident = (self.device.card().shared_bytes / bytes).min(most / cut.warps()).max(1);
         let steps = self.tiles.div_ceil(cut.abreast);
         let blocks = steps.min((processors * resident).div_ceil(repeats)).max(1);
         let [tiles, flat, exact] = columns.defines();
@@ -243,9 +268,8 @@ impl Product<'_> {
         let column_tiles = Self::column_tiles(columns).max(2);
         let warps = self.batch_warps(column_tiles);
         let (matrices, x) = self.starting_at(first);
-        let bytes = self.book_bytes()
-            + 2 * column_tiles * TILE_ROWS * GROUP_BYTES
-            + warps * self.batch_ring();
+        let bytes =
+            self.book_bytes() + 2 * column_tiles * TILE_ROWS * GROUP_BYTES + warps * self.batch_ring();
         let card = self.device.card();
         let resident = (card.shared_bytes / bytes).min(WARPS / warps).max(1);
         let blocks = self.tiles.div_ceil(warps).min(card.multiprocessors.max(1) * resident);
@@ -371,10 +395,14 @@ mod tests {
     #[test]
     fn warps_share_what_there_is() {
         // As measured on 132 multiprocessors: one tile each of a large head, groups of a row, turns of a long one.
-        assert_eq!(Cut::new(15_520, 10, 132, 16), Cut { abreast: 4, shares: 1 });
-        assert_eq!(Cut::new(160, 16, 132, 16), Cut { abreast: 1, shares: 8 });
+        assert_eq!(Cut::new(15_520, 10, 132, 16, false), Cut { abreast: 4, shares: 1 });
+        assert_eq!(Cut::new(896, 16, 132, 16, false), Cut { abreast: 1, shares: 2 });
+        assert_eq!(Cut::new(1_152, 10, 132, 16, false), Cut { abreast: 1, shares: 3 });
+        assert_eq!(Cut::new(768, 10, 132, 16, false), Cut { abreast: 1, shares: 2 });
+        assert_eq!(Cut::new(160, 36, 132, 16, false), Cut { abreast: 1, shares: 8 });
+        assert_eq!(Cut::new(896, 16, 132, 16, true), Cut { abreast: 1, shares: 4 });
         for (tiles, groups, room) in [(1, 1, 1), (1, 100, 7), (9, 3, 2), (3_000, 1, 5)] {
-            let cut = Cut::new(tiles, groups, 132, room);
+            let cut = Cut::new(tiles, groups, 132, room, tiles == 9);
             assert!(cut.warps() <= room && cut.shares <= groups, "{cut:?}");
         }
     }

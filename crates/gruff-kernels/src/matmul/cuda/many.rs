@@ -88,8 +88,7 @@ impl CudaDevice {
                 self.tile(block_type, slots.rows().div_ceil(slots.experts), all_rows * slots.experts)
             }
         };
-        let room =
-            |stages: &usize| shared_bytes(block_type, tile, *stages) <= self.card().shared_bytes;
+        let room = |stages: &usize| shared_bytes(block_type, tile, *stages) <= self.card().shared_bytes;
         let stages = if room(&3) { 3 } else { 2 };
         let row_tiles = if glu {
             weight.rows().div_ceil(tile.rows / 2)

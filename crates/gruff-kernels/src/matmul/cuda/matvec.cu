@@ -145,14 +145,14 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
     const int steps = (cut.tiles + abreast - 1) / abreast;
     // What is fetched next. A warp beyond the last group, or whose tile there is not, has nothing to bring.
     int ahead_step = share < cut.groups ? blockIdx.x : steps, ahead_group = share;
-    const u8 *ahead;
+    Copied ahead = {};
     const auto enter_tile = [&] {
         const int tile = ahead_step * abreast + own;
         if (tile >= cut.tiles) ahead_step = steps;
-        if (ahead_step < steps) ahead = copied_by_lane(strips_of(matrices, cut, tile, expert)) + share * CELL;
+        if (ahead_step < steps) ahead = copied_by_lane(strips_of(matrices, cut, tile, expert), share);
     };
     const auto next_group = [&] {
-        ahead_group += shares, ahead += shares * CELL;
+        ahead_group += shares, ahead.at += shares * CELL;
         if (ahead_group >= cut.groups) ahead_group = share, ahead_step += gridDim.x, enter_tile();
     };
 #if FLAT
@@ -174,7 +174,7 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
     int begun = share;
 #pragma unroll 1
     for (int i = 0; i < STAGES && ahead_step < steps; i++) {
-        fetch(ahead, copied_to(ring + i * stage_bytes), cut.cols, ahead_group);
+        fetch(ahead, ring + i * stage_bytes, cut.cols, ahead_group);
         next_group();
     }
     // Weights are nobody's result.
@@ -199,6 +199,19 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
     }
 #endif
 
+    // Calls f(i, tile, row, column) for what result i of this thread is, of tiles that several warps share.
+    const auto each_result = [&](int step, auto f) {
+        if (shares == 1) return;
+#pragma unroll
+        for (int i = 0; i < RESULTS; i++) {
+            const int index = threadIdx.x + i * blockDim.x;
+            if (index >= 8 * abreast * cut.columns) break;
+            int c = index / 8, tile = step * abreast;
+            while (c >= cut.columns) c -= cut.columns, tile++;
+            if (tile < cut.tiles) f(i, tile_at(matrices, cut, tile), index % 8, c);
+        }
+    };
+
     int round = 0;
     u8 *stage = ring;
     for (int step = blockIdx.x; step < steps; step += gridDim.x) {
@@ -206,8 +219,9 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
         const bool there = tile < cut.tiles;
         // Of a tile that the warp has to itself.
         float whole[TILES][4] = {};
-        // Of a shared one.
-        float totals[RESULTS][2] = {};
+        // Of a shared one, and what its sums may be added to.
+        float totals[RESULTS][2] = {}, before[RESULTS][2];
+        each_result(step, [&](int i, const Tile &at, int row, int c) { read_before(matrices, cut, at, row, to + c, before[i]); });
         for (int first = 0; first < cut.groups; first += round_groups, round ^= 1) {
             float *sums = all_sums + round * round_groups * group_sums;
             const int end = there ? min(first + round_groups, cut.groups) : 0;
@@ -222,7 +236,7 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
                 multiply(group_sum, stage, book, cut, columns, group);
                 __syncwarp();
                 if (ahead_step < steps) {
-                    fetch(ahead, copied_to(stage), cut.cols, ahead_group);
+                    fetch(ahead, stage, cut.cols, ahead_group);
                     fetch_x(stage, ahead_group);
                     next_group();
                 }
@@ -255,14 +269,9 @@ matvec(Matrices matrices, Cut cut, const u8 *x, const u32 *table, const int *ids
             if (there) put_sums(matrices, cut, tile_at(matrices, cut, tile), expert, to, whole, UP);
             continue;
         }
-#pragma unroll
-        for (int i = 0; i < RESULTS; i++) {
-            const int index = threadIdx.x + i * blockDim.x;
-            if (index >= 8 * abreast * cut.columns) break;
-            int c = index / 8, mine = step * abreast;
-            while (c >= cut.columns) c -= cut.columns, mine++;
-            if (mine < cut.tiles) put(matrices, cut, tile_at(matrices, cut, mine), expert, index % 8, to + c, totals[i][0] * UP, totals[i][1] * UP);
-        }
+        each_result(step, [&](int i, const Tile &at, int row, int c) {
+            put(matrices, cut, at, expert, row, to + c, before[i], totals[i][0] * UP, totals[i][1] * UP);
+        });
     }
     copies_wait<0>();
 }

@@ -38,13 +38,16 @@ __device__ __forceinline__ float scale_of(const Matrix &matrix, int expert) {
     return matrix.scales ? matrix.scales[expert] : matrix.scale;
 }
 
-// What a result becomes, where it goes.
-__device__ __forceinline__ void finish(const Matrix &matrix, int what, float scale, int row, i64 to, float sum) {
+// What a result becomes, where it goes, where `before` is if it is added to that.
+__device__ __forceinline__ void finish(const Matrix &matrix, int what, float scale, int row, i64 to, float before, float sum) {
     float value = __fmul_rn(sum, scale);
-    float *out = matrix.out + to * matrix.out_stride + row;
-    if (what == ADD) value = __fadd_rn(*out, value);
+    if (what == ADD) value = __fadd_rn(before, value);
     else if (matrix.bias) value = __fadd_rn(value, matrix.bias[row]);
-    *out = value;
+    matrix.out[to * matrix.out_stride + row] = value;
+}
+
+__device__ __forceinline__ void finish(const Matrix &matrix, int what, float scale, int row, i64 to, float sum) {
+    finish(matrix, what, scale, row, to, what == ADD ? matrix.out[to * matrix.out_stride + row] : 0.0f, sum);
 }
 
 using ptx::copies_made;

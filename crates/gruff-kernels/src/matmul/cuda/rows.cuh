@@ -63,24 +63,28 @@ __device__ __forceinline__ Strips strips_of(const Matrices &matrices, const Cut 
     return strips;
 }
 
-// Where a lane copies from, of one strip as half a warp does, and where to in a stage.
-__device__ __forceinline__ const u8 *copied_by_lane(const Strips &strips) {
-    const int lane = threadIdx.x & 31;
-    return strips.at[lane / 16] + lane % 16 * 16;
-}
+// What a lane copies of the groups of a tile: where from, and how far the second strip is.
+struct Copied {
+    const u8 *at;
+    i64 apart;
+};
 
-__device__ __forceinline__ ptx::Shared copied_to(const u8 *stage) {
-    const int lane = threadIdx.x & 31;
-    return ptx::shared_at(stage) + lane / 16 * CELL + lane % 16 * 16;
+__device__ __forceinline__ Copied copied_by_lane(const Strips &strips, int group) {
+    return {strips.at[0] + group * CELL + (threadIdx.x & 31) * 16, strips.at[1] - strips.at[0]};
 }
 
 // Copies a group of a tile to a stage, by all lanes of a warp.
-__device__ __forceinline__ void fetch(const u8 *from, ptx::Shared to, int cols, int group) {
+__device__ __forceinline__ void fetch(const Copied &from, const u8 *stage, int cols, int group) {
     constexpr int WORDS = CELL / 16;
-    const int lane = threadIdx.x & 15, words = TAIL ? cell_bytes(lanes_of(cols, group)) / 16 : WORDS;
+    const int lane = threadIdx.x & 31, words = TAIL ? cell_bytes(lanes_of(cols, group)) / 16 : WORDS;
+    const ptx::Shared to = ptx::shared_at(stage) + lane * 16;
 #pragma unroll
-    for (int k = 0; 16 * k < WORDS; k++) {
-        if ((!TAIL && 16 * k + 16 <= WORDS) || 16 * k + lane < words) ptx::copy_16_to(to + 256 * k, from + 256 * k);
+    for (int i = 0; i < 2; i++) {
+        const u8 *at = from.at + i * from.apart;
+#pragma unroll
+        for (int k = 0; 32 * k < WORDS; k++) {
+            if ((!TAIL && 32 * k + 32 <= WORDS) || 32 * k + lane < words) ptx::copy_16_to(to + i * CELL + 512 * k, at + 512 * k);
+        }
     }
 }
 
@@ -115,17 +119,30 @@ __device__ __forceinline__ void multiply_group(float (&sums)[TILES][4], const Sh
     });
 }
 
-// Puts two results of a column where they belong: of row `row` of a tile, below 8, and of the eighth behind it.
+// What is where results go, of two rows of a column, if they are added to it; asked for before they are there.
 __device__ __forceinline__ void
-put(const Matrices &matrices, const Cut &cut, const Tile &at, int expert, int row, i64 column, float first, float second) {
+read_before(const Matrices &matrices, const Cut &cut, const Tile &at, int row, i64 column, float (&before)[2]) {
+    const Matrix &matrix = matrices.at[at.matrix];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int r = at.row + row + 8 * i;
+        before[i] = cut.what == ADD && r < matrix.rows ? matrix.out[column * matrix.out_stride + r] : 0.0f;
+    }
+}
+
+// Puts two results of a column where they belong: of row `row` of a tile, below 8, and of the eighth behind it.
+__device__ __forceinline__ void put(
+    const Matrices &matrices, const Cut &cut, const Tile &at, int expert, int row, i64 column, const float (&before)[2], float first,
+    float second
+) {
     const Matrix &matrix = matrices.at[at.matrix];
     const float scale = scale_of(matrix, expert);
     row += at.row;
     if (cut.what >= GLU) {
         if (row < matrix.rows) finish_glu(matrices, cut.what, expert, row, column, first, second);
     } else {
-        if (row < matrix.rows) finish(matrix, cut.what, scale, row, column, first);
-        if (row + 8 < matrix.rows) finish(matrix, cut.what, scale, row + 8, column, second);
+        if (row < matrix.rows) finish(matrix, cut.what, scale, row, column, before[0], first);
+        if (row + 8 < matrix.rows) finish(matrix, cut.what, scale, row + 8, column, before[1], second);
     }
 }
 
@@ -138,7 +155,10 @@ put_sums(const Matrices &matrices, const Cut &cut, const Tile &at, int expert, i
 #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
             const int c = 8 * i + lane % 4 * 2 + odd;
-            if (c < cut.columns) put(matrices, cut, at, expert, lane / 4, to + c, sums[i][odd] * up, sums[i][2 + odd] * up);
+            if (c >= cut.columns) continue;
+            float before[2];
+            read_before(matrices, cut, at, lane / 4, to + c, before);
+            put(matrices, cut, at, expert, lane / 4, to + c, before, sums[i][odd] * up, sums[i][2 + odd] * up);
         }
     }
 }

@@ -33,20 +33,8 @@ const fn batch(weight: i64, tiles: i64, stages: i64, tail: i64) -> [(&'static st
     [("WEIGHT", weight), ("TILES", tiles), ("STAGES", stages), ("TAIL", tail)]
 }
 
-const fn matrix(
-    weight: i64,
-    rows: i64,
-    columns: i64,
-    stages: i64,
-    slots: i64,
-) -> [(&'static str, i64); 5] {
-    [
-        ("WEIGHT", weight),
-        ("ROWS", rows),
-        ("COLUMNS", columns),
-        ("STAGES", stages),
-        ("SLOTS", slots),
-    ]
+const fn matrix(weight: i64, rows: i64, columns: i64, stages: i64, slots: i64) -> [(&'static str, i64); 5] {
+    [("WEIGHT", weight), ("ROWS", rows), ("COLUMNS", columns), ("STAGES", stages), ("SLOTS", slots)]
 }
 
 const fn float_few(weight: i64, aligned: i64, slots: i64) -> [(&'static str, i64); 3] {
