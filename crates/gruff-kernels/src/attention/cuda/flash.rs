@@ -9,7 +9,7 @@ use super::Heads;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
 use crate::device::Backend;
-use crate::matmul::cuda::groups;
+use crate::matmul::cuda::{groups, pieces_address};
 use crate::{KvDtype, KvLayer, Result, Step, StepSequence, Without};
 
 use super::{Operands, kv_number};
@@ -188,7 +188,7 @@ impl CudaDevice {
             return Ok(());
         }
         let list = plan.as_ref().map_or(0, |plan| plan.pointer());
-        let pieces = pieces.map_or(0, |buffer| buffer.cuda().pointer());
+        let pieces = pieces.map_or(0, |buffer| pieces_address(buffer, out.shape()[0]));
         let groups = groups(queries.shape()[1] * heads.value_dim) as i32;
         let (blocks, processors) = (tiles * heads.kv, self.card().multiprocessors);
         let slots = if small { SPANS } else { spans };

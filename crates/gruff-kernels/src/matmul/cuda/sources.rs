@@ -41,6 +41,18 @@ const fn float_few(weight: i64, aligned: i64, slots: i64) -> [(&'static str, i64
     [("WEIGHT", weight), ("ALIGNED", aligned), ("SLOTS", slots)]
 }
 
+const fn float_many(
+    weight: i64,
+    rows: i64,
+    columns: i64,
+    stages: i64,
+    aligned: i64,
+    slots: i64,
+) -> [(&'static str, i64); 6] {
+    let [weight, rows, columns, stages, slots] = matrix(weight, rows, columns, stages, slots);
+    [weight, rows, columns, stages, ("ALIGNED", aligned), slots]
+}
+
 const fn scalar(weight: i64, columns: i64, slots: i64) -> [(&'static str, i64); 3] {
     [("WEIGHT", weight), ("COLUMNS", columns), ("SLOTS", slots)]
 }
@@ -162,13 +174,13 @@ pub(crate) static FLOAT_MANY: Source = Source {
     code: include_str!("float_many.cu"),
     options: &[],
     variants: variants![
-        matrix(0, 128, 128, 4, 1, 0),
-        matrix(0, 128, 64, 4, 1, 0),
-        matrix(0, 64, 32, 6, 1, 0),
-        matrix(1, 128, 128, 4, 1, 0),
-        matrix(1, 128, 64, 4, 1, 1),
-        matrix(1, 64, 64, 6, 0, 0),
-        matrix(30, 128, 128, 4, 1, 0),
-        matrix(30, 64, 32, 6, 1, 0),
+        float_many(0, 128, 128, 4, 1, 0),
+        float_many(0, 128, 64, 4, 1, 0),
+        float_many(0, 64, 32, 6, 1, 0),
+        float_many(1, 128, 128, 4, 1, 0),
+        float_many(1, 128, 64, 4, 1, 1),
+        float_many(1, 64, 64, 6, 0, 0),
+        float_many(30, 128, 128, 4, 1, 0),
+        float_many(30, 64, 32, 6, 1, 0),
     ],
 };

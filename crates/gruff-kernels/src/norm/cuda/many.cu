@@ -1,7 +1,8 @@
-// Norms for products, of as many rows as prompts have: rows that lie side by side in `pieces.cuh` are taken together, so that what a
-// warp stores there are 64 bytes side by side, not 16. Sums are those of norm.cu, in the same order: of a row, thread t of THREADS
+// Norms for products, of as many rows as prompts have: rows that lie side by side in `pieces.cuh` are taken together, and values in the
+// order in which they do, so that what a warp stores there are 64 bytes side by side, not 4. Sums are those of norm.cu, in the same order: of a row, thread t of THREADS
 // has the values t, t + THREADS and so on. Values are read once and stay in registers; they are normed a part of THREADS columns at a
-// time, which goes to the row as it is, a value a thread, and through shared memory to the pieces, four neighbours a thread.
+// time (all of a head's), which goes to the row as it is, a value a thread, and through shared memory to the pieces, four neighbours a
+// thread.
 //
 // Constants: THREADS of a row, as norm.cu has them for the width, 32 for heads; EACH, the most values that a thread has of a row.
 
@@ -11,10 +12,12 @@
 // Rows that are taken together: half of a tile. With all eight rows of one, registers are short.
 constexpr int ROWS = 4;
 constexpr int WARPS = THREADS / 32;
-// Values from a row of a part to the next, so that what eight lanes read meets all banks.
-constexpr int PITCH = THREADS + 32 / ROWS;
-// Words of a part of one row.
-constexpr int WORDS = THREADS / 4;
+// Columns of a part, values from a row of one to the next, so that what eight lanes read meets all banks, and words of one row.
+constexpr int PART = THREADS > 32 ? THREADS : THREADS * EACH;
+constexpr int PITCH = PART + 32 / ROWS;
+constexpr int WORDS = PART / 4;
+// Runs of 16 words, as each lane of a product has them: their first words lie side by side, then their second ones.
+constexpr int RUNS = WORDS % 16 == 0 ? WORDS / 16 : 1;
 
 // The sum of a thread's squares in a row.
 static __device__ __forceinline__ float squares_of(const float (&x)[EACH]) {
@@ -43,11 +46,13 @@ struct Values {
 
 // Stores a part of ROWS rows in pieces: `word` is the first of the part in a row, of which `end` are not the row's any more.
 static __device__ __forceinline__ void store_part(u8 *to, const float *part, int groups, int first, int rows, int word, int end, int thread) {
-    static_assert(ROWS * WORDS == THREADS, "a word a thread");
-    const int r = thread % ROWS, w = thread / ROWS;
-    if (first + r >= rows || word + w >= end) return;
-    const float4 four = *(const float4 *)(part + r * PITCH + 4 * w);
-    pieces::store_word(to, groups, first + r, word + w, four.x, four.y, four.z, four.w);
+#pragma unroll
+    for (int i = thread; i < ROWS * WORDS; i += THREADS) {
+        const int r = i % ROWS, j = i / ROWS, w = j % RUNS * (WORDS / RUNS) + j / RUNS;
+        if (first + r >= rows || word + w >= end) continue;
+        const float4 four = *(const float4 *)(part + r * PITCH + 4 * w);
+        pieces::store_word(to, groups, first + r, word + w, four.x, four.y, four.z, four.w);
+    }
 }
 
 #if THREADS > 32
@@ -202,13 +207,12 @@ extern "C" __global__ void __launch_bounds__(32 * HEADS) gated_rms_norm_many(
             for (int r = 0; r < ROWS; r++) {
                 const float value = own[r][k] * factor[r] * by * silu(gates[r][k]);
                 if (first + r < rows && column < width) to_column[r * out_token] = value;
-                part[r * PITCH + lane] = value;
+                part[r * PITCH + column] = value;
             }
-            __syncwarp();
-            const int word = head * width / 4;
-            store_part(pieces, part, groups, first, rows, word + k * WORDS, word + width / 4, lane);
-            __syncwarp();
         }
+        __syncwarp();
+        const int word = head * width / 4;
+        store_part(pieces, part, groups, first, rows, word, word + width / 4, lane);
     }
     if (blockIdx.y == 0)
         for (int r = 0; r < ROWS && first + r < rows; r++) pieces::complete(pieces, groups, first + r, heads * width);
