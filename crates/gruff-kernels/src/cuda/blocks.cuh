@@ -68,16 +68,15 @@ __device__ __forceinline__ u32 move_bits(u32 bytes) {
     else return bytes >> (FROM - TO);
 }
 
-// The entries of a table of 16 bytes for the eight half bytes of a word: the low halves' to `low`, the high ones' to `high`.
-__device__ __forceinline__ void look_up_16(const u32 (&table)[4], u32 codes, u32 &low, u32 &high) {
-    u32 index = codes & 0x77777777u;
-    u32 choose = 0x32103210u | ((codes & 0x88888888u) >> 1);
-    u32 front = __byte_perm(__byte_perm(table[0], table[1], index), __byte_perm(table[2], table[3], index), choose);
-    index >>= 16;
-    choose >>= 16;
-    u32 back = __byte_perm(__byte_perm(table[0], table[1], index), __byte_perm(table[2], table[3], index), choose);
-    low = __byte_perm(front, back, 0x6420);
-    high = __byte_perm(front, back, 0x7531);
+// The entries of a table of 16 bytes for the four lowest half bytes of a word.
+__device__ __forceinline__ u32 look_up_4(const uint4 &table, u32 index, u32 choose) {
+    return ptx::permute(ptx::permute(table.x, table.y, index), ptx::permute(table.z, table.w, index), choose);
+}
+
+// The entries for all eight: of the lower two bytes to `front`, of the upper two to `back`.
+__device__ __forceinline__ void look_up_8(const uint4 &table, u32 codes, u32 &front, u32 &back) {
+    const u32 index = codes & 0x77777777u, choose = 0x32103210u | (codes >> 1 & 0x44444444u);
+    front = look_up_4(table, index, choose), back = look_up_4(table, index >> 16, choose >> 16);
 }
 
 // What a type has unless it says otherwise.
@@ -94,6 +93,8 @@ struct Plain {
     static constexpr int TABLE = 0;
     // Whether codes are the half bytes of the lane's first eight words, those of S = 0 the low ones, and nothing else.
     static constexpr bool NIBBLES = false;
+    // Whether half bytes are numbers of LEVELS, which are the codes; their bytes are not crossed.
+    static constexpr bool LEVELS = false;
     template <int S>
     __device__ static u32 signs(const Share &) {
         return 0;
@@ -360,62 +361,58 @@ struct Q2_0 : Plain<18, 0> {
     }
 };
 
-// The sixteen levels of IQ4_NL and IQ4_XS, and the sixteen E2M1 numbers, doubled; four a word, moved by 128.
-#define IQ4_LEVELS {0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u}
-#define E2M1_LEVELS {0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu}
-
-// The entries of a table of 16 for a word of codes of four bits.
+// The levels of a word of codes of four bits: of values 0 and 1, of 2 and 3, in 16 bits each.
 template <int S, int I, class G>
-__device__ __forceinline__ u32 look_up(const u32 (&table)[4], const G &g) {
-    u32 low, high;
-    look_up_16(table, g.template word<4 * I>(), low, high);
-    return S == 0 ? low : high;
+__device__ __forceinline__ void look_up(const u32 *book, const G &g, u32 &first, u32 &second) {
+    u32 front, back;
+    look_up_8(*(const uint4 *)book, g.template word<4 * I>(), front, back);
+    first = S == 0 ? front & 0x00ff00ffu : ptx::permute(front, 0, 0x4341);
+    second = S == 0 ? back & 0x00ff00ffu : ptx::permute(back, 0, 0x4341);
 }
 
-struct IQ4_NL : Plain<36, 0> {
+// What types with LEVELS have: these are in the book, moved by 128.
+template <int OWN, int ROW>
+struct Levels : Plain<OWN, ROW> {
+    static constexpr bool LEVELS = true;
     static constexpr int OFFSET = 128;
+    static constexpr int TABLE = 4;
+    template <int S, int I, class G>
+    __device__ static void pairs(const G &g, const u32 *book, u32 &first, u32 &second) {
+        look_up<S, I>(book, g, first, second);
+    }
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *book) {
+        u32 first, second;
+        look_up<S, I>(book, g, first, second);
+        return first | second << 8;
+    }
+};
+
+struct IQ4_NL : Levels<36, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at<32 + 2 * S>(g);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        const u32 levels[4] = IQ4_LEVELS;
-        return look_up<S, I>(levels, g);
-    }
 };
 
-struct IQ4_XS : Plain<33, 4> {
-    static constexpr int OFFSET = 128;
+struct IQ4_XS : Levels<33, 4> {
     template <int S, class G>
     __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
         const u32 low = g.template byte<32>() >> (4 * S) & 15, high = g.row_words[0] >> (16 + 4 * t + 2 * S) & 3;
         scale[0] = __fmul_rn(half_to_float((u16)g.row_words[0]), small(low | high << 4) - 32.0f);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        const u32 levels[4] = IQ4_LEVELS;
-        return look_up<S, I>(levels, g);
-    }
 };
 
-struct MXFP4 : Plain<34, 0> {
-    static constexpr int OFFSET = 128;
+struct MXFP4 : Levels<34, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         const u32 e = g.template byte<32 + S>();
         scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        const u32 levels[4] = E2M1_LEVELS;
-        return look_up<S, I>(levels, g);
-    }
 };
 
-struct NVFP4 : Plain<36, 0> {
+struct NVFP4 : Levels<36, 0> {
     static constexpr bool HALVES = true;
-    static constexpr int OFFSET = 128;
     __device__ static float scale_of(u32 code) {
         u32 exponent = code >> 3 & 15, mantissa = code & 7;
         float normal = __uint_as_float((exponent + 119) << 23 | mantissa << 20);
@@ -425,11 +422,6 @@ struct NVFP4 : Plain<36, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = scale_of(g.template byte<32 + 2 * S>()), scale[1] = scale_of(g.template byte<33 + 2 * S>());
-    }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        const u32 levels[4] = E2M1_LEVELS;
-        return look_up<S, I>(levels, g);
     }
 };
 

@@ -154,6 +154,13 @@ static __device__ __forceinline__ const u8 *opaque(const u8 *address) {
     return address;
 }
 
+// The bytes of a and b (0 to 7) that the four lowest half bytes of `selectors` name, none of which is above 7.
+static __device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selectors) {
+    u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selectors));
+    return bytes;
+}
+
 // Ends a group of copies.
 static __device__ __forceinline__ void copies_made() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

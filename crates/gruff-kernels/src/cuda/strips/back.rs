@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use gruff_blocks::BlockType;
 
 use super::lanes::{Lanes, trit_byte, trit_place};
-use super::{GROUP, LANES, MOST, MOST_OWN, MOST_ROW, RUN};
+use super::{GROUP, Group, LANES, MOST, MOST_OWN, MOST_ROW, RUN};
 
 /// What a group's lanes have, one after the other, and what they share.
-fn image<L: Lanes>(group: &[u8]) -> Vec<u8> {
+fn image<L: Lanes>(group: &Group) -> Vec<u8> {
     let mut image = Vec::with_capacity(LANES * L::OWN + L::ROW);
     for lane in 0..LANES {
         let mut own = [0; MOST_OWN];
@@ -83,7 +83,7 @@ fn trits(image: &[u8], bytes: usize) -> Vec<u8> {
         let (own, value) = (&image[value / RUN * OWN..], value % RUN);
         let (word, k) = (value / 4, [0, 2, 1, 3][value % 4]);
         let (byte, n) = if word < 15 { (own[word / 5 * 4 + k], word % 5) } else { (own[12], value % 4) };
-        (u16::from(byte.wrapping_mul(3_u8.pow(n as u32))) * 3 >> 8) as u8
+        ((u16::from(byte.wrapping_mul(3_u8.pow(n as u32))) * 3) >> 8) as u8
     };
     let mut digits = vec![[0; 5]; bytes - 2];
     for value in 0..GROUP {

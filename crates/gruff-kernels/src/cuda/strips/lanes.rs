@@ -2,11 +2,11 @@
 //!
 //! Codes come as words of four, sixteen a lane, in order. They are stored in planes of their bits: the low four as half bytes
 //! (words 0 to 7 in the low ones, 8 to 15 in the high ones), a fifth or a third as 64 bits, two as 128, eight as they are. A word's
-//! bytes are crossed: values 0, 2, 1, 3.
+//! bytes are crossed: values 0, 2, 1, 3. Half bytes that are looked up are not: two bytes at a time become pairs of neighbours.
 
 use std::array;
 
-use super::RUN;
+use super::{Group, MOST_ROW, Own, RUN};
 
 /// Calls an expression with `L` standing for a type's lanes.
 macro_rules! with_lanes {
@@ -60,10 +60,10 @@ pub(super) trait Lanes {
     const ROW: usize;
 
     /// What lane `t` has of a group.
-    fn own(group: &[u8], t: usize, own: &mut [u8]);
+    fn own(group: &Group, t: usize, own: &mut Own);
 
     /// What the lanes share.
-    fn shared(group: &[u8], shared: &mut [u8]) {
+    fn shared(group: &Group, shared: &mut [u8; MOST_ROW]) {
         let _ = (group, shared);
     }
 }
@@ -71,59 +71,96 @@ pub(super) trait Lanes {
 /// Codes of a lane, four a word.
 type Codes = [u32; 16];
 
+#[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Changes places of bytes 1 and 2.
+#[inline(always)]
 fn cross(word: u32) -> u32 {
     word & 0xff00_00ff | (word & 0xff00) << 8 | word >> 8 & 0xff00
 }
 
 /// Four bits to the lowest bits of four bytes.
+#[inline(always)]
 fn spread(bits: u32) -> u32 {
     ((bits & 15) * 0x0020_4081) & 0x0101_0101
 }
 
-fn put(own: &mut [u8], at: usize, words: &[u32]) {
-    for (bytes, word) in own[at..].chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&cross(*word).to_le_bytes());
-    }
+/// Stores words, each as its lowest byte first: all at once, since what is read next is wider than a word.
+#[inline(always)]
+fn put_words<const N: usize>(own: &mut Own, at: usize, words: [u32; N]) {
+    own[at..at + 4 * N].copy_from_slice(bytemuck::cast_slice(&words.map(u32::to_le)));
 }
 
-fn put_half_bytes(own: &mut [u8], codes: &Codes) {
-    let words: [u32; 8] = array::from_fn(|i| codes[i] & 0x0f0f_0f0f | (codes[8 + i] & 0x0f0f_0f0f) << 4);
-    put(own, 0, &words);
+/// Stores words of bytes that are crossed there.
+#[inline(always)]
+fn put<const N: usize>(own: &mut Own, at: usize, words: [u32; N]) {
+    put_words(own, at, words.map(cross));
+}
+
+#[inline(always)]
+fn put_half_bytes(own: &mut Own, codes: &Codes) {
+    put(own, 0, both_sub_blocks(codes));
+}
+
+/// Half bytes that are numbers of levels.
+#[inline(always)]
+fn put_levels(own: &mut Own, codes: &Codes) {
+    put_words(own, 0, both_sub_blocks(codes));
 }
 
 /// Bit `bit` of all codes.
-fn put_bits(own: &mut [u8], at: usize, codes: &Codes, bit: u32) {
-    let words: [u32; 2] = array::from_fn(|half| {
-        (0..8).fold(0, |word, i| word | (codes[8 * half + i] >> bit & 0x0101_0101) << i)
-    });
-    put(own, at, &words);
+#[inline(always)]
+fn put_bits(own: &mut Own, at: usize, codes: &Codes, bit: u32) {
+    let mut words = [0; 2];
+    for (m, code) in codes.iter().enumerate() {
+        words[m / 8] |= (code >> bit & 0x0101_0101) << (m % 8);
+    }
+    put(own, at, words);
 }
 
 /// Two bits of all codes, from `bit` on.
-fn put_two_bits(own: &mut [u8], at: usize, codes: &Codes, bit: u32) {
-    let words: [u32; 4] = array::from_fn(|quarter| {
-        (0..4).fold(0, |word, i| word | (codes[4 * quarter + i] >> bit & 0x0303_0303) << (2 * i))
-    });
-    put(own, at, &words);
+#[inline(always)]
+fn put_two_bits(own: &mut Own, at: usize, codes: &Codes, bit: u32) {
+    let mut words = [0; 4];
+    for (m, code) in codes.iter().enumerate() {
+        words[m / 4] |= (code >> bit & 0x0303_0303) << (m % 4 * 2);
+    }
+    put(own, at, words);
 }
 
 /// Codes by sub-block of the group and word of it.
+#[inline(always)]
 fn codes(t: usize, word: impl Fn(usize, usize) -> u32) -> Codes {
-    array::from_fn(|m| word(2 * t + m / 8, m % 8))
+    // A loop, unlike `array::from_fn`, is unrolled, and offsets in `word` are constants.
+    let mut codes = [0; 16];
+    for (m, code) in codes.iter_mut().enumerate() {
+        *code = word(2 * t + m / 8, m % 8);
+    }
+    codes
+}
+
+/// The codes of four bits of a word of each sub-block, in one.
+#[inline(always)]
+fn both_sub_blocks(codes: &Codes) -> [u32; 8] {
+    let mut words = [0; 8];
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = codes[i] | codes[8 + i] << 4;
+    }
+    words
 }
 
 /// Half bytes of blocks of 32 with 16 bytes each: the low ones are the first values.
-fn half_bytes(group: &[u8], t: usize, block: usize, begin: usize) -> Codes {
+#[inline(always)]
+fn half_bytes(group: &Group, t: usize, block: usize, begin: usize) -> Codes {
     codes(t, |j, i| word(group, block * j + begin + 4 * (i % 4)) >> (4 * (i / 4)) & 0x0f0f_0f0f)
 }
 
 /// Copies the bytes in front of the codes of a lane's two blocks.
-fn put_heads(own: &mut [u8], at: usize, group: &[u8], t: usize, block: usize, bytes: usize) {
+#[inline(always)]
+fn put_heads(own: &mut Own, at: usize, group: &Group, t: usize, block: usize, bytes: usize) {
     for (index, head) in own[at..].chunks_exact_mut(bytes).take(2).enumerate() {
         let from = block * (2 * t + index);
         head.copy_from_slice(&group[from..from + bytes]);
@@ -131,24 +168,25 @@ fn put_heads(own: &mut [u8], at: usize, group: &[u8], t: usize, block: usize, by
 }
 
 macro_rules! of_half_bytes {
-    ($($name:ident: block $block:literal, head $head:literal;)*) => {$(
+    ($($name:ident: block $block:literal, head $head:literal, $put:ident;)*) => {$(
         #[allow(non_camel_case_types)]
         pub(super) struct $name;
         impl Lanes for $name {
             const OWN: usize = 32 + 2 * $head;
             const ROW: usize = 0;
-            fn own(group: &[u8], t: usize, own: &mut [u8]) {
-                put_half_bytes(own, &half_bytes(group, t, $block, $head));
+            #[inline(always)]
+            fn own(group: &Group, t: usize, own: &mut Own) {
+                $put(own, &half_bytes(group, t, $block, $head));
                 put_heads(own, 32, group, t, $block, $head);
             }
         }
     )*};
 }
 of_half_bytes! {
-    Q4_0: block 18, head 2;
-    Q4_1: block 20, head 4;
-    IQ4_NL: block 18, head 2;
-    MXFP4: block 17, head 1;
+    Q4_0: block 18, head 2, put_half_bytes;
+    Q4_1: block 20, head 4, put_half_bytes;
+    IQ4_NL: block 18, head 2, put_levels;
+    MXFP4: block 17, head 1, put_levels;
 }
 
 macro_rules! of_five_bits {
@@ -158,7 +196,8 @@ macro_rules! of_five_bits {
         impl Lanes for $name {
             const OWN: usize = 40 + 2 * $head;
             const ROW: usize = 0;
-            fn own(group: &[u8], t: usize, own: &mut [u8]) {
+            #[inline(always)]
+            fn own(group: &Group, t: usize, own: &mut Own) {
                 put_half_bytes(own, &half_bytes(group, t, $block, $head + 4));
                 put_bits(own, 32, &codes(t, |j, i| spread(word(group, $block * j + $head) >> (4 * i))), 0);
                 put_heads(own, 40, group, t, $block, $head);
@@ -181,8 +220,9 @@ macro_rules! of_bytes {
         impl Lanes for $name {
             const OWN: usize = 64 + 2 * $head;
             const ROW: usize = 0;
-            fn own(group: &[u8], t: usize, own: &mut [u8]) {
-                put(own, 0, &codes(t, |j, i| word(group, $block * j + $head + 4 * i) ^ SIGN));
+            #[inline(always)]
+            fn own(group: &Group, t: usize, own: &mut Own) {
+                put(own, 0, codes(t, |j, i| word(group, $block * j + $head + 4 * i) ^ SIGN));
                 put_heads(own, 64, group, t, $block, $head);
             }
         }
@@ -200,8 +240,9 @@ macro_rules! lanes {
         impl Lanes for $name {
             const OWN: usize = $own;
             const ROW: usize = $row;
-            fn own($group: &[u8], $t: usize, $out: &mut [u8]) $body
-            fn shared(group: &[u8], shared: &mut [u8]) {
+            #[inline(always)]
+            fn own($group: &Group, $t: usize, $out: &mut Own) $body
+            fn shared(group: &Group, shared: &mut [u8; MOST_ROW]) {
                 shared[..$row].copy_from_slice(&group[$at..$at + $row]);
             }
         }
@@ -209,17 +250,20 @@ macro_rules! lanes {
 }
 
 /// Two bits of each of 32 bytes a half group, from `begin` on.
-fn two_bits(group: &[u8], begin: usize, j: usize, i: usize) -> u32 {
+#[inline(always)]
+fn two_bits(group: &Group, begin: usize, j: usize, i: usize) -> u32 {
     word(group, begin + 32 * (j / 4) + 4 * i) >> (2 * (j % 4)) & 0x0303_0303
 }
 
 /// Half bytes of Q4_K and Q5_K, from `begin` on.
-fn k_half_bytes(group: &[u8], t: usize, begin: usize) -> Codes {
+#[inline(always)]
+fn k_half_bytes(group: &Group, t: usize, begin: usize) -> Codes {
     codes(t, |j, i| word(group, begin + 32 * (j / 2) + 4 * i) >> (4 * (j % 2)) & 0x0f0f_0f0f)
 }
 
 /// The two scales and minima of a lane of Q4_K and Q5_K, six bits each.
-fn put_scales_and_minima(own: &mut [u8], at: usize, group: &[u8], t: usize) {
+#[inline(always)]
+fn put_scales_and_minima(own: &mut Own, at: usize, group: &Group, t: usize) {
     let scales = &group[4..16];
     let both = |j: usize| {
         let (scale, minimum) = if j < 4 {
@@ -234,22 +278,40 @@ fn put_scales_and_minima(own: &mut [u8], at: usize, group: &[u8], t: usize) {
     own[at..at + 3].copy_from_slice(&all.to_le_bytes()[..3]);
 }
 
+/// Every other bit, from the lowest on, in the lower half.
+#[inline(always)]
+fn every_other(bits: u32) -> u32 {
+    let pairs = bits & 0x5555_5555;
+    let twos = (pairs | pairs >> 1) & 0x3333_3333;
+    let fours = (twos | twos >> 2) & 0x0f0f_0f0f;
+    let eights = (fours | fours >> 4) & 0x00ff_00ff;
+    (eights | eights >> 8) & 0xffff
+}
+
 /// A sign a value, lowest first, to where `blocks.cuh` has it: value 2 p at bit 15 - p, value 2 p + 1 at bit 31 - p.
+#[inline(always)]
 fn signs(bits: u32) -> u32 {
-    (0..16)
-        .fold(0, |word, p| word | (bits >> (2 * p) & 1) << (15 - p) | (bits >> (2 * p + 1) & 1) << (31 - p))
+    let reversed = bits.reverse_bits();
+    every_other(reversed >> 1) | every_other(reversed) << 16
 }
 
 /// Four times seven signs, with a bit of something else in the place of each eighth.
+#[inline(always)]
 fn signs_beside(sevens: [u32; 4], bits: [u32; 4]) -> u32 {
-    signs((0..4).fold(0, |all, e| all | (sevens[e] & 127) << (8 * e) | (bits[e] & 1) << (8 * e + 7)))
+    let mut all = 0;
+    for e in 0..4 {
+        all |= (sevens[e] & 127) << (8 * e) | (bits[e] & 1) << (8 * e + 7);
+    }
+    signs(all)
 }
 
 /// The signs and the scale of a sub-block of IQ2_XXS and IQ3_XXS.
+#[inline(always)]
 fn signs_and_scale(word: u32) -> u32 {
-    signs_beside(array::from_fn(|e| word >> (7 * e)), array::from_fn(|e| word >> (28 + e)))
+    signs_beside([word, word >> 7, word >> 14, word >> 21], [word >> 28, word >> 29, word >> 30, word >> 31])
 }
 
+#[inline(always)]
 fn copy(own: &mut [u8], at: usize, from: &[u8]) {
     own[at..at + from.len()].copy_from_slice(from);
 }
@@ -285,7 +347,7 @@ lanes! {
         copy(own, 48, &group[192 + 4 * t..196 + 4 * t]);
     }
     Q8_K(64, 4 @ 0) |group, t, own| {
-        put(own, 0, &codes(t, |j, i| word(group, 4 + 32 * j + 4 * i) ^ SIGN));
+        put(own, 0, codes(t, |j, i| word(group, 4 + 32 * j + 4 * i) ^ SIGN));
     }
     TQ1_0(13, 2 @ 52) |group, t, own| {
         let digits = trits(group, t);
@@ -309,7 +371,7 @@ lanes! {
         copy(own, 16, &group[18 * t..18 * t + 2]);
     }
     IQ4_XS(33, 4 @ 0) |group, t, own| {
-        put_half_bytes(own, &half_bytes(&group[8..], t, 16, 0));
+        put_levels(own, &half_bytes(group, t, 16, 8));
         own[32] = group[4 + t];
     }
     NVFP4(36, 0 @ 0) |group, t, own| {
@@ -317,7 +379,7 @@ lanes! {
         let code = |j: usize, i: usize| {
             word(block, 4 + 16 * (j % 2) + 8 * (i / 4) + 4 * (i % 2)) >> (4 * (i / 2 % 2)) & 0x0f0f_0f0f
         };
-        put_half_bytes(own, &codes(t, code));
+        put_levels(own, &codes(t, code));
         copy(own, 32, &block[..4]);
     }
     IQ2_XXS(16, 2 @ 0) |group, t, own| {
@@ -337,7 +399,8 @@ lanes! {
             for e in 0..4 {
                 own[4 * s + e] = entry(e) as u8;
             }
-            let beside = signs_beside(array::from_fn(|e| entry(e) >> 9), array::from_fn(|e| entry(e) >> 8));
+            let entries = [entry(0), entry(1), entry(2), entry(3)];
+            let beside = signs_beside(entries.map(|entry| entry >> 9), entries.map(|entry| entry >> 8));
             copy(own, 8 + 4 * s, &beside.to_le_bytes());
             own[16 + s] = group[66 + j];
         }
@@ -383,11 +446,12 @@ impl Lanes for Q1_0 {
     const OWN: usize = 8;
     const ROW: usize = 4;
 
-    fn own(group: &[u8], t: usize, own: &mut [u8]) {
+    #[inline(always)]
+    fn own(group: &Group, t: usize, own: &mut Own) {
         put_bits(own, 0, &codes(t, |j, i| spread(word(group, 18 * (j / 4) + 2 + 4 * (j % 4)) >> (4 * i))), 0);
     }
 
-    fn shared(group: &[u8], shared: &mut [u8]) {
+    fn shared(group: &Group, shared: &mut [u8; MOST_ROW]) {
         copy(shared, 0, &group[..2]);
         copy(shared, 2, &group[18..20]);
     }
@@ -395,7 +459,7 @@ impl Lanes for Q1_0 {
 
 /// The digit of weight 3^-(n + 1) of a byte of base-3 digits.
 fn trit(byte: u8, n: u32) -> u8 {
-    (u16::from(byte.wrapping_mul(3_u8.pow(n))) * 3 >> 8) as u8
+    ((u16::from(byte.wrapping_mul(3_u8.pow(n))) * 3) >> 8) as u8
 }
 
 /// The byte of five digits, the most significant first.
@@ -405,7 +469,7 @@ pub(super) fn trit_byte(digits: [u8; 5]) -> u8 {
 }
 
 /// The digits of a lane of TQ1_0.
-fn trits(group: &[u8], t: usize) -> [u8; 64] {
+fn trits(group: &Group, t: usize) -> [u8; 64] {
     array::from_fn(|value| {
         let (byte, n) = trit_place(RUN * t + value);
         trit(group[byte], n)

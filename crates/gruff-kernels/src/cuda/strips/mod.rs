@@ -34,6 +34,11 @@ const MOST: usize = 512;
 const MOST_OWN: usize = 80;
 const MOST_ROW: usize = 8;
 
+/// The bytes of a group as a file has them; what stands behind them is not looked at.
+type Group = [u8; MOST];
+/// What a lane has of a group, from the first byte on.
+type Own = [u8; MOST_OWN];
+
 /// A matrix's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strips {
@@ -128,25 +133,75 @@ fn cells<L: Lanes>(strips: &Strips) -> impl Iterator<Item = (Range<usize>, Range
 }
 
 fn lay_out<L: Lanes>(strips: &Strips, rows: &[u8], strip: &mut [u8]) {
+    let mut group = [0; MOST];
     for (cell, values, lanes) in cells::<L>(strips) {
         let (own_planes, row_planes) = strip[cell].split_at_mut(STRIP * lanes * L::OWN);
         for row in 0..STRIP {
-            let mut group = [0; MOST];
-            if let Some(packed) = rows.get(row * strips.row_bytes..(row + 1) * strips.row_bytes) {
-                group[..values.len()].copy_from_slice(&packed[values.clone()]);
+            match rows.get(row * strips.row_bytes..(row + 1) * strips.row_bytes) {
+                Some(packed) if lanes == LANES => {
+                    group[..values.len()].copy_from_slice(&packed[values.clone()])
+                }
+                packed => {
+                    // The end of a row, or none.
+                    group = [0; MOST];
+                    if let Some(packed) = packed {
+                        group[..values.len()].copy_from_slice(&packed[values.clone()]);
+                    }
+                }
             }
             let mut shared = [0; MOST_ROW];
             L::shared(&group, &mut shared);
-            each_plane(L::ROW, STRIP, row, |bytes, place| row_planes[place].copy_from_slice(&shared[bytes]));
-            for lane in 0..lanes {
-                let mut own = [0; MOST_OWN];
-                L::own(&group, lane, &mut own);
-                each_plane(L::OWN, STRIP * lanes, row * lanes + lane, |bytes, place| {
-                    own_planes[place].copy_from_slice(&own[bytes]);
-                });
-            }
+            scatter(&shared, L::ROW, row_planes, STRIP, row);
+            lay_out_lane::<L, 0>(&group, own_planes, row, lanes);
+            lay_out_lane::<L, 1>(&group, own_planes, row, lanes);
+            lay_out_lane::<L, 2>(&group, own_planes, row, lanes);
+            lay_out_lane::<L, 3>(&group, own_planes, row, lanes);
         }
     }
+}
+
+/// Which lane it is is known when it is compiled, so that a type's offsets are constants.
+#[inline(always)]
+fn lay_out_lane<L: Lanes, const T: usize>(group: &Group, planes: &mut [u8], row: usize, lanes: usize) {
+    if T < lanes {
+        let mut own = [0; MOST_OWN];
+        L::own(group, T, &mut own);
+        scatter(&own, L::OWN, planes, STRIP * lanes, row * lanes + T);
+    }
+}
+
+/// Copies the first `bytes` to their places in planes of `count` indices.
+#[inline(always)]
+fn scatter(from: &[u8], bytes: usize, planes: &mut [u8], count: usize, index: usize) {
+    let mut begin = 0;
+    while bytes - begin >= 16 {
+        begin = scatter_plane::<16>(from, begin, planes, count, index);
+    }
+    if (bytes - begin) & 8 != 0 {
+        begin = scatter_plane::<8>(from, begin, planes, count, index);
+    }
+    if (bytes - begin) & 4 != 0 {
+        begin = scatter_plane::<4>(from, begin, planes, count, index);
+    }
+    if (bytes - begin) & 2 != 0 {
+        begin = scatter_plane::<2>(from, begin, planes, count, index);
+    }
+    if (bytes - begin) & 1 != 0 {
+        scatter_plane::<1>(from, begin, planes, count, index);
+    }
+}
+
+#[inline(always)]
+fn scatter_plane<const SIZE: usize>(
+    from: &[u8],
+    begin: usize,
+    planes: &mut [u8],
+    count: usize,
+    index: usize,
+) -> usize {
+    let place = begin * count + index * SIZE;
+    planes[place..place + SIZE].copy_from_slice(&from[begin..begin + SIZE]);
+    begin + SIZE
 }
 
 fn row_of<L: Lanes>(strips: &Strips, strip: &[u8], row: usize, packed: &mut [u8]) {

@@ -1,15 +1,22 @@
 // Packed matrices times up to 64 columns, which the warps of a block share.
 //
 // A warp computes a tile of 16 rows (`rows.cuh`), and those of a block go through the groups of 256 values together, so that columns
-// come to shared memory once for all of them, a group ahead.
+// come to shared memory once for all of them, a group ahead. Where tiles are too few to occupy the card so, blocks share rows by runs of
+// groups and leave the sums of each group, which `batch_sums` adds up in order.
 //
-// Constants: WEIGHT; TILES of 8 columns (2, 4 or 8); STAGES; TAIL.
+// Constants: WEIGHT; TILES of 8 columns (2, 4 or 8); STAGES; TAIL; SHARED (1: blockIdx.y counts runs of groups).
 #include "rows.cuh"
 
 // What is fetched while a group is multiplied may still be on its way when the next one is.
 static_assert(STAGES >= 3, "two groups of weights are under way");
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices, Cut cut, const u8 *x, const u32 *table) {
+// Where the sums of a lane are, of a group of a tile of rows and tile `i` of columns.
+__device__ __forceinline__ float4 *shared_sums(float4 *sums, const Cut &cut, int group, int tile, int i, int lane) {
+    return sums + (((i64)group * cut.tiles + tile) * TILES + i) * 32 + lane;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+batch(Matrices matrices, Cut cut, const u8 *x, const u32 *table, float4 *group_sums) {
     extern __shared__ __align__(16) u8 shared[];
     const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     u32 *book = (u32 *)shared;
@@ -19,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
     constexpr int COLUMNS_BYTES = TILES * pieces::GROUP;
     u8 *ring = columns + 2 * COLUMNS_BYTES + warp * (STAGES * STAGE);
     const int steps = (cut.tiles + warps - 1) / warps, last = (cut.columns - 1) / 8;
+    const int first_group = SHARED ? blockIdx.y * cut.run : 0, end_group = SHARED ? min(first_group + cut.run, cut.groups) : cut.groups;
     ptx::let_next_kernel_begin();
 
     // Of tiles of columns that there are none of, the last one is there already.
@@ -29,16 +37,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
             ptx::copy_16_to(to + 16 * i, x + ((i64)tile * cut.groups + group) * pieces::GROUP + 16 * word);
         }
     };
-    int ahead_step = blockIdx.x, ahead_group = 0, ahead_stage = 0;
+    int ahead_step = blockIdx.x, ahead_group = first_group, ahead_stage = 0;
     Copied ahead = {};
     const auto fetch_rows = [&] {
         const int tile = ahead_step * warps + warp;
         if (ahead_step < steps && tile < cut.tiles) {
-            if (ahead_group == 0) ahead = copied_by_lane(strips_of(matrices, cut, tile, 0), 0);
+            if (ahead_group == first_group) ahead = copied_by_lane(strips_of(matrices, cut, tile, 0), first_group);
             fetch(ahead, ring + ahead_stage * STAGE, cut.cols, ahead_group);
             ahead.at += CELL;
         }
-        if (++ahead_group == cut.groups) ahead_group = 0, ahead_step += gridDim.x;
+        if (++ahead_group == end_group) ahead_group = first_group, ahead_step += gridDim.x;
         ahead_stage = ahead_stage + 1 == STAGES ? 0 : ahead_stage + 1;
     };
     // Columns are a group ahead, weights STAGES - 1. Copies of columns come before those of weights, so that these need not have come.
@@ -47,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
     copies_made();
     // Weights are nobody's result.
     ptx::wait_for_kernel_before();
-    fetch_columns(0, 0);
+    fetch_columns(first_group, 0);
     copies_made();
     copies_made();
 
@@ -56,14 +64,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
         const int tile = step * warps + warp;
         const bool there = tile < cut.tiles;
         float totals[TILES][4] = {};
-        for (int group = 0; group < cut.groups; group++) {
+        for (int group = first_group; group < end_group; group++) {
             copies_wait<1>();
             __syncthreads();
             Share mine[2];
             load_shares(cut.cols, group, ring + stage * STAGE, mine);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
             // There is another group, of this tile or, from the front, of the next.
-            fetch_columns(group + 1 < cut.groups ? group + 1 : 0, buffer ^ 1);
+            fetch_columns(group + 1 < end_group ? group + 1 : first_group, buffer ^ 1);
             copies_made();
             fetch_rows();
             copies_made();
@@ -78,13 +86,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) batch(Matrices matrices
                 });
 #pragma unroll
                 for (int i = 0; i < TILES; i++) {
+                    if (SHARED) {
+                        *shared_sums(group_sums, cut, group, tile, i, lane) = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+                        continue;
+                    }
 #pragma unroll
                     for (int e = 0; e < 4; e++) totals[i][e] = __fadd_rn(totals[i][e], sums[i][e]);
                 }
             }
             buffer ^= 1;
         }
-        if (there) put_sums(matrices, cut, tile_at(matrices, cut, tile), 0, 0, totals, WEIGHT_UP);
+        if (there && !SHARED) put_sums(matrices, cut, tile_at(matrices, cut, tile), 0, 0, totals, WEIGHT_UP);
     }
     copies_wait<0>();
 }
+
+#if SHARED
+// Adds up the sums of groups that blocks have left, and puts them where they belong: a thread what a lane has of a tile of columns.
+extern "C" __global__ void batch_sums(Matrices matrices, Cut cut, float4 *group_sums) {
+    in_turn();
+    const int lane = threadIdx.x & 31, index = (blockIdx.x * blockDim.x + threadIdx.x) / 32, tile = index / TILES, i = index % TILES;
+    if (tile >= cut.tiles) return;
+    float total[4] = {};
+#pragma unroll 8
+    for (int group = 0; group < cut.groups; group++) {
+        const float4 sum = *shared_sums(group_sums, cut, group, tile, i, lane);
+        total[0] = __fadd_rn(total[0], sum.x), total[1] = __fadd_rn(total[1], sum.y);
+        total[2] = __fadd_rn(total[2], sum.z), total[3] = __fadd_rn(total[3], sum.w);
+    }
+    const Tile at = tile_at(matrices, cut, tile);
+#pragma unroll
+    for (int odd = 0; odd < 2; odd++) {
+        const int c = 8 * i + lane % 4 * 2 + odd;
+        if (c >= cut.columns) continue;
+        float before[2];
+        read_before(matrices, cut, at, lane / 4, c, before);
+        put(matrices, cut, at, 0, lane / 4, c, before, total[odd] * WEIGHT_UP, total[2 + odd] * WEIGHT_UP);
+    }
+}
+#endif

@@ -5,7 +5,10 @@ use std::sync::Mutex;
 
 use cudarc::driver::sys::CUdeviceptr;
 use gruff_blocks::BlockType;
-use gruff_blocks::codebooks::{IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID};
+use gruff_blocks::codebooks::{
+    IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID, IQ4_NL_VALUES,
+};
+use gruff_blocks::microscaling::E2M1_DOUBLED;
 
 use crate::Result;
 use crate::cuda::CudaDevice;
@@ -21,8 +24,15 @@ pub(crate) struct Books {
 /// places; none for most types.
 fn book(block_type: BlockType) -> Vec<u8> {
     let mut book = values(block_type);
-    book.chunks_exact_mut(4).for_each(|four| four.swap(1, 2));
+    if !has_levels(block_type) {
+        book.chunks_exact_mut(4).for_each(|four| four.swap(1, 2));
+    }
     book
+}
+
+/// Whether codes are numbers of sixteen levels, which are the book, moved by 128.
+fn has_levels(block_type: BlockType) -> bool {
+    matches!(block_type, BlockType::IQ4_NL | BlockType::IQ4_XS | BlockType::MXFP4 | BlockType::NVFP4)
 }
 
 fn values(block_type: BlockType) -> Vec<u8> {
@@ -36,8 +46,14 @@ fn values(block_type: BlockType) -> Vec<u8> {
         BlockType::IQ1_S | BlockType::IQ1_M => {
             IQ1S_GRID.as_flattened().iter().map(|g| (8 * g + 16) as u8).collect()
         }
+        BlockType::IQ4_NL | BlockType::IQ4_XS => moved(&IQ4_NL_VALUES),
+        BlockType::MXFP4 | BlockType::NVFP4 => moved(&E2M1_DOUBLED),
         _ => Vec::new(),
     }
+}
+
+fn moved(levels: &[i8; 16]) -> Vec<u8> {
+    levels.iter().map(|level| (*level as u8).wrapping_add(128)).collect()
 }
 
 /// 32-bit words of a type's book.
@@ -49,6 +65,7 @@ pub(crate) fn book_words(block_type: BlockType) -> usize {
         BlockType::IQ3_XXS => IQ3XXS_GRID.len(),
         BlockType::IQ3_S => IQ3S_GRID.len(),
         BlockType::IQ1_S | BlockType::IQ1_M => 2 * IQ1S_GRID.len(),
+        _ if has_levels(block_type) => 4,
         _ => 0,
     }
 }

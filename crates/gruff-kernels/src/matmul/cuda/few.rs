@@ -23,6 +23,8 @@ const BATCH_TILES: usize = 8;
 const BATCH_FROM: usize = 5;
 /// About as many bytes of sums as a warp takes.
 const SUMS: usize = 4 << 10;
+/// Groups of a row from which on blocks share fewer rows than that by groups.
+const SHARED_FROM: usize = 4;
 /// Stages of a warp's ring there.
 const BATCH_STAGES: usize = 3;
 /// The most columns that are not rounded in one launch.
@@ -253,41 +255,85 @@ impl Product<'_> {
         BATCH_STAGES * 2 * cell_bytes(self.block_type())
     }
 
+    /// Warps that fit into a block that goes through so many tiles of columns together.
+    fn batch_room(&self, column_tiles: usize) -> usize {
+        self.shared().saturating_sub(2 * column_tiles * TILE_ROWS * GROUP_BYTES) / self.batch_ring()
+    }
+
     /// Warps of a block that goes through so many tiles of columns together; none if they do not fit.
     fn batch_warps(&self, column_tiles: usize) -> usize {
         let processors = self.device.card().multiprocessors.max(1);
-        let columns = 2 * column_tiles * TILE_ROWS * GROUP_BYTES;
-        let room = self.shared().saturating_sub(columns) / self.batch_ring();
+        let room = self.batch_room(column_tiles);
         // A block for each multiprocessor where that can be, else some that take turns.
         let one_each = self.tiles.div_ceil(processors);
         room.min(if one_each <= 10 { one_each.max(4) } else { 8 })
     }
 
-    /// Columns `first..` with warps that go through them together.
-    fn batch(&self, first: usize, columns: usize) -> Result<()> {
+    /// All columns with warps that go through them together.
+    fn batch(&self, columns: usize) -> Result<()> {
         let column_tiles = Self::column_tiles(columns).max(2);
         let warps = self.batch_warps(column_tiles);
-        let (matrices, x) = self.starting_at(first);
         let bytes =
             self.book_bytes() + 2 * column_tiles * TILE_ROWS * GROUP_BYTES + warps * self.batch_ring();
         let card = self.device.card();
         let resident = (card.shared_bytes / bytes).min(WARPS / warps).max(1);
         let blocks = self.tiles.div_ceil(warps).min(card.multiprocessors.max(1) * resident);
-        let defines = [
+        self.launch_batch(columns, [blocks, 1, 1], warps, bytes, groups(self.cols), 0)
+    }
+
+    /// The same where rows are so few that blocks share them by groups.
+    fn shared_batch(&self, columns: usize) -> Result<()> {
+        const THREADS: usize = 128;
+        let groups = groups(self.cols);
+        let column_tiles = Self::column_tiles(columns).max(2);
+        let warps = self.batch_room(column_tiles).min(WARPS).min(self.tiles);
+        let bytes =
+            self.book_bytes() + 2 * column_tiles * TILE_ROWS * GROUP_BYTES + warps * self.batch_ring();
+        let rows = self.tiles.div_ceil(warps);
+        let run = groups.div_ceil((self.device.card().multiprocessors / rows).clamp(1, groups));
+        let sums = self.device.temporary(groups * self.tiles * column_tiles * 32 * 4 * size_of::<f32>())?;
+        self.launch_batch(columns, [rows, groups.div_ceil(run), 1], warps, bytes, run, sums.pointer())?;
+        self.device
+            .launch(&BATCH, &self.batch_defines(column_tiles, true), "batch_sums")?
+            .grid([(32 * self.tiles * column_tiles).div_ceil(THREADS), 1, 1])
+            .block(THREADS)
+            .arg(self.matrices.words)
+            .arg(self.words(columns, warps, run, 0, None))
+            .arg(sums.pointer())
+            .run()
+    }
+
+    fn batch_defines(&self, column_tiles: usize, shared: bool) -> [(&'static str, i64); 5] {
+        [
             ("WEIGHT", i64::from(self.block_type().id())),
             ("TILES", column_tiles as i64),
             ("STAGES", BATCH_STAGES as i64),
             ("TAIL", self.tail()),
-        ];
+            ("SHARED", i64::from(shared)),
+        ]
+    }
+
+    /// `sums` is 0 where blocks share no rows.
+    fn launch_batch(
+        &self,
+        columns: usize,
+        grid: [usize; 3],
+        warps: usize,
+        bytes: usize,
+        run: usize,
+        sums: u64,
+    ) -> Result<()> {
+        let column_tiles = Self::column_tiles(columns).max(2);
         self.device
-            .launch(&BATCH, &defines, "batch")?
-            .grid([blocks, 1, 1])
+            .launch(&BATCH, &self.batch_defines(column_tiles, sums != 0), "batch")?
+            .grid(grid)
             .block(32 * warps)
             .shared(bytes)
-            .arg(matrices)
-            .arg(self.words(columns, warps, 0, first, None))
-            .arg(x)
+            .arg(self.matrices.words)
+            .arg(self.words(columns, warps, run, 0, None))
+            .arg(self.x)
             .arg(self.device.book(self.block_type())?)
+            .arg(sums)
             .run()
     }
 }
@@ -317,9 +363,13 @@ impl CudaDevice {
         }
         let input = self.pieces(x)?;
         let product = self.product((input.first, 0), x.cols(), operands, finish)?;
-        let many = product.tiles >= BATCH_FROM * self.card().multiprocessors;
+        let processors = self.card().multiprocessors.max(1);
+        let many = product.tiles >= BATCH_FROM * processors;
         if column_tiles > 1 && many && product.batch_warps(column_tiles) >= 4 {
-            product.batch(0, columns)?;
+            product.batch(columns)?;
+        } else if column_tiles > 1 && groups(x.cols()) >= SHARED_FROM && product.batch_room(column_tiles) >= 4
+        {
+            product.shared_batch(columns)?;
         } else if column_tiles <= SHARED_TILES {
             // As many columns a launch as leave room for two warps.
             let room = |tiles: usize| {

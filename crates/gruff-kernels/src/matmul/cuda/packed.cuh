@@ -69,20 +69,24 @@ __device__ __forceinline__ void factors_of(const Share &share, int t, Factors (&
 }
 
 // What the lane makes of word I of sub-block S: values 0 and 1, 2 and 3.
-template <int S, int I>
+template <int S, int I, class W = Weight>
 __device__ __forceinline__ void weights_of(const Share &share, const u32 *book, const Factors (&by)[2], u32 &first, u32 &second) {
     const Factors &of = by[I / 4];
-    if constexpr (Weight::NIBBLES) {
+    if constexpr (W::NIBBLES) {
         constexpr u32 mask = S == 0 ? 0x000f000fu : 0x00f000f0u;
         const u32 word = share.template word<4 * I>();
         first = ptx::fma_bf162(word & mask, of.scale, of.minimum);
         second = ptx::fma_bf162(word >> 8 & mask, of.scale, of.minimum);
+    } else if constexpr (W::LEVELS) {
+        W::template pairs<S, I>(share, book, first, second);
+        first = ptx::fma_bf162(first, of.scale, of.minimum);
+        second = ptx::fma_bf162(second, of.scale, of.minimum);
     } else {
-        const u32 word = Weight::template word<S, I>(share, book);
+        const u32 word = W::template word<S, I>(share, book);
         first = ptx::fma_bf162(word & 0x00ff00ffu, of.scale, of.minimum);
         second = ptx::fma_bf162(__byte_perm(word, 0, 0x4341), of.scale, of.minimum);
-        if constexpr (Weight::SIGNS) {
-            const u32 signs = Weight::template signs<S>(share);
+        if constexpr (W::SIGNS) {
+            const u32 signs = W::template signs<S>(share);
             first ^= signs << (2 * I) & 0x80008000u;
             second ^= signs << (2 * I + 1) & 0x80008000u;
         }

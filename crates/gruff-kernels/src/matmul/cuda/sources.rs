@@ -29,8 +29,8 @@ const fn vector(
     ]
 }
 
-const fn batch(weight: i64, tiles: i64, stages: i64, tail: i64) -> [(&'static str, i64); 4] {
-    [("WEIGHT", weight), ("TILES", tiles), ("STAGES", stages), ("TAIL", tail)]
+const fn batch(weight: i64, tiles: i64, stages: i64, tail: i64, shared: i64) -> [(&'static str, i64); 5] {
+    [("WEIGHT", weight), ("TILES", tiles), ("STAGES", stages), ("TAIL", tail), ("SHARED", shared)]
 }
 
 const fn matrix(weight: i64, rows: i64, columns: i64, stages: i64, slots: i64) -> [(&'static str, i64); 5] {
@@ -110,11 +110,11 @@ pub(crate) static BATCH: Source = Source {
     code: include_str!("batch.cu"),
     options: OPTIONS,
     variants: variants![
-        batch(12, 8, 3, 0),
-        batch(14, 4, 3, 0),
-        batch(8, 2, 3, 1),
-        batch(39, 4, 3, 1),
-        batch(19, 2, 3, 0),
+        batch(12, 8, 3, 0, 0),
+        batch(14, 4, 3, 0, 1),
+        batch(8, 2, 3, 1, 1),
+        batch(39, 4, 3, 1, 0),
+        batch(19, 2, 3, 0, 0),
     ],
 };
 
