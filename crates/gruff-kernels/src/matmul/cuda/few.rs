@@ -30,9 +30,15 @@ const BATCH_STAGES: usize = 3;
 /// The most columns that are not rounded in one launch.
 const EXACT_COLUMNS: usize = 8;
 
-/// Stages of a warp's ring: more where groups are small.
+/// Stages of a warp's ring: more where groups are small and soon multiplied.
 fn stages(block_type: BlockType) -> usize {
-    if cell_bytes(block_type) <= 8 * 176 { 3 } else { 2 }
+    if brings_x(block_type) { 3 } else { 2 }
+}
+
+/// Whether a single column comes to shared memory with the weights. Where these are many bytes a group that costs bandwidth, and where
+/// unpacking takes longer it costs warps.
+fn brings_x(block_type: BlockType) -> bool {
+    cell_bytes(block_type) <= 8 * 192 && !is_heavy(block_type)
 }
 
 /// How a launch's columns reach a warp.
@@ -50,10 +56,10 @@ enum Columns {
 
 impl Columns {
     /// Of pieces: of a whole activation of `rows` rows.
-    fn of(rows: usize, columns: usize) -> Self {
+    fn of(block_type: BlockType, rows: usize, columns: usize) -> Self {
         match columns {
             _ if rows > FLAT_ROWS => Columns::Pieces(Product::column_tiles(columns)),
-            1 => Columns::Brought,
+            1 if brings_x(block_type) => Columns::Brought,
             _ => Columns::Flat,
         }
     }
@@ -97,27 +103,35 @@ struct Cut {
 impl Cut {
     /// With many more tiles than warps that the card holds, every warp has its own. Else several share one: as many as make the longest
     /// run of a warp short, where its turns cost something besides their groups. At most `room` warps fit into a block.
-    fn new(tiles: usize, groups: usize, processors: usize, room: usize, heavy: bool) -> Self {
+    fn new(tiles: usize, groups: usize, processors: usize, room: usize, heavy: Option<Self>) -> Self {
         /// More that share a tile wait longer for each other than they gain.
         const SHARES: usize = 8;
         /// What a turn costs, in tenths of a group.
         const TURN: usize = 25;
-        /// Of types whose codes take long to unpack: as measured.
-        const HEAVY_SHARES: usize = 4;
         let slots = processors * WARPS;
         if tiles >= 4 * slots || groups == 1 || room < 2 {
             return Cut { abreast: room.clamp(1, 4), shares: 1 };
         }
         let most = SHARES.min(groups).min(room);
+        if let Some(cut) =
+            heavy.filter(|cut| cut.warps() <= room && cut.shares <= most && tiles > 2 * processors)
+        {
+            return cut;
+        }
         let cost = |shares: &usize| {
             tiles.div_ceil(processors * (WARPS / shares)) * (10 * groups.div_ceil(*shares) + TURN)
         };
-        let shares = if heavy && tiles > 2 * processors {
-            HEAVY_SHARES.min(most)
-        } else {
-            (2..=most).min_by_key(cost).unwrap_or(2)
+        Cut { abreast: 1, shares: (2..=most).min_by_key(cost).unwrap_or(2) }
+    }
+
+    /// As measured for types whose codes take long to unpack: large books want large blocks.
+    fn of_heavy(block_type: BlockType) -> Option<Self> {
+        let (abreast, shares) = match book_words(block_type) {
+            0..=4 => (1, 4),
+            5..=2048 => (2, 2),
+            _ => (2, 4),
         };
-        Cut { abreast: 1, shares }
+        is_heavy(block_type).then_some(Cut { abreast, shares })
     }
 
     fn warps(self) -> usize {
@@ -220,11 +234,12 @@ impl Product<'_> {
         // Sums of all groups of a tile at once, if that leaves room for warps.
         let run = |shares: usize| groups.div_ceil(shares).min((SUMS / sum_bytes(count, 1)).max(1));
         let room = (self.shared() / (own + sum_bytes(count, run(1)))).min(WARPS);
-        let cut = Cut::new(self.tiles * repeats, groups, processors, room, is_heavy(self.block_type()));
+        let cut = Cut::new(self.tiles * repeats, groups, processors, room, Cut::of_heavy(self.block_type()));
         let run = run(cut.shares);
         let sums = if cut.shares == 1 { 0 } else { sum_bytes(count, run) };
         let bytes = self.book_bytes() + cut.warps() * (own + sums);
-        let most = if is_heavy(self.block_type()) { 2 * WARPS } else { WARPS };
+        let light_on_registers = is_heavy(self.block_type()) && book_words(self.block_type()) <= 4;
+        let most = if light_on_registers { WARPS * 3 / 2 } else { WARPS };
         let resident = (self.device.card().shared_bytes / bytes).min(most / cut.warps()).max(1);
         let steps = self.tiles.div_ceil(cut.abreast);
         let blocks = steps.min((processors * resident).div_ceil(repeats)).max(1);
@@ -382,7 +397,7 @@ impl CudaDevice {
             }
             for first in (0..columns).step_by(tiles * TILE_ROWS) {
                 let count = (columns - first).min(tiles * TILE_ROWS);
-                product.vectors(first, count, Columns::of(columns, count))?;
+                product.vectors(first, count, Columns::of(product.block_type(), columns, count))?;
             }
         } else {
             return Ok(false);
@@ -421,7 +436,7 @@ impl CudaDevice {
     ) -> Result<()> {
         let input = self.pieces(x)?;
         let product = self.product((input.first, 0), x.cols(), operands, finish)?;
-        product.slot_vectors(Columns::of(x.rows(), 1), &slots)
+        product.slot_vectors(Columns::of(product.block_type(), x.rows(), 1), &slots)
     }
 }
 
@@ -445,14 +460,18 @@ mod tests {
     #[test]
     fn warps_share_what_there_is() {
         // As measured on 132 multiprocessors: one tile each of a large head, groups of a row, turns of a long one.
-        assert_eq!(Cut::new(15_520, 10, 132, 16, false), Cut { abreast: 4, shares: 1 });
-        assert_eq!(Cut::new(896, 16, 132, 16, false), Cut { abreast: 1, shares: 2 });
-        assert_eq!(Cut::new(1_152, 10, 132, 16, false), Cut { abreast: 1, shares: 3 });
-        assert_eq!(Cut::new(768, 10, 132, 16, false), Cut { abreast: 1, shares: 2 });
-        assert_eq!(Cut::new(160, 36, 132, 16, false), Cut { abreast: 1, shares: 8 });
-        assert_eq!(Cut::new(896, 16, 132, 16, true), Cut { abreast: 1, shares: 4 });
+        assert_eq!(Cut::new(15_520, 10, 132, 16, None), Cut { abreast: 4, shares: 1 });
+        assert_eq!(Cut::new(896, 16, 132, 16, None), Cut { abreast: 1, shares: 2 });
+        assert_eq!(Cut::new(1_152, 10, 132, 16, None), Cut { abreast: 1, shares: 3 });
+        assert_eq!(Cut::new(768, 10, 132, 16, None), Cut { abreast: 1, shares: 2 });
+        assert_eq!(Cut::new(160, 36, 132, 16, None), Cut { abreast: 1, shares: 8 });
+        assert_eq!(
+            Cut::new(896, 16, 132, 16, Cut::of_heavy(BlockType::MXFP4)),
+            Cut { abreast: 1, shares: 4 }
+        );
         for (tiles, groups, room) in [(1, 1, 1), (1, 100, 7), (9, 3, 2), (3_000, 1, 5)] {
-            let cut = Cut::new(tiles, groups, 132, room, tiles == 9);
+            let cut =
+                Cut::new(tiles, groups, 132, room, Cut::of_heavy(BlockType::IQ1_S).filter(|_| tiles == 9));
             assert!(cut.warps() <= room && cut.shares <= groups, "{cut:?}");
         }
     }

@@ -1,8 +1,8 @@
 // Norms for products, of as many rows as prompts have: rows that lie side by side in `pieces.cuh` are taken together, and values in the
-// order in which they do, so that what a warp stores there are 64 bytes side by side, not 4. Sums are those of norm.cu, in the same order: of a row, thread t of THREADS
-// has the values t, t + THREADS and so on. Values are read once and stay in registers; they are normed a part of THREADS columns at a
-// time (all of a head's), which goes to the row as it is, a value a thread, and through shared memory to the pieces, four neighbours a
-// thread.
+// order in which they do, so that what a warp stores there are 64 bytes side by side, not 4. Sums are those of norm.cu, in the same
+// order: of a row, thread t of THREADS has the values t, t + THREADS and so on. Values are read once and stay in registers; they are
+// normed a part of THREADS columns at a time (all of a head's), which goes to the row as it is, a value a thread, and through shared
+// memory to the pieces, four neighbours a thread.
 //
 // Constants: THREADS of a row, as norm.cu has them for the width, 32 for heads; EACH, the most values that a thread has of a row.
 
