@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
                 cases.push(linear(block_type, [rows, cols, tokens]));
             }
         }
-        cases.push(fused(block_type));
+        cases.push(fused(block_type, [21, whole_groups(block_type), 3]));
         cases.push(embed(block_type));
     }
     cases.push(linear(BlockType::Q4_1, [70, 2592, 200]));
@@ -46,14 +46,30 @@ pub(super) fn cases() -> Vec<Case> {
     ] {
         cases.push(linear(block_type, shape));
     }
-    for (block_type, tokens) in [
-        (BlockType::Q4_K, 3),
-        (BlockType::Q6_K, 40),
-        (BlockType::Q8_0, 130),
-        (BlockType::F16, 40),
-        (BlockType::F32, 130),
+    // Groups of 256 values that end within a block's share of a lane, and rows that many warps share by groups.
+    for (block_type, shape) in [
+        (BlockType::Q8_0, [45, 224, 13]),
+        (BlockType::MXFP4, [33, 480, 5]),
+        (BlockType::Q5_0, [13, 192, 40]),
+        (BlockType::Q4_K, [340, 2_048, 20]),
+        (BlockType::Q8_0, [290, 1_504, 40]),
+        (BlockType::Q6_K, [72, 1_280, 60]),
     ] {
-        cases.push(feed_forward(block_type, tokens));
+        cases.push(linear(block_type, shape));
+    }
+    // Views that begin at a strip of eight rows, and tiles of several matrices, of single columns and of shared groups.
+    cases.push(fused(BlockType::Q4_K, [24, 1_024, 2]));
+    cases.push(fused(BlockType::Q4_K, [24, 1_280, 13]));
+    cases.push(fused(BlockType::Q8_0, [40, 1_120, 33]));
+    for (block_type, shape) in [
+        (BlockType::Q4_K, [256, 768, 3]),
+        (BlockType::Q6_K, [256, 768, 40]),
+        (BlockType::Q8_0, [256, 768, 130]),
+        (BlockType::Q4_K, [1_024, 1_280, 20]),
+        (BlockType::F16, [256, 768, 40]),
+        (BlockType::F32, [256, 768, 130]),
+    ] {
+        cases.push(feed_forward(block_type, shape));
     }
     cases
 }
@@ -124,8 +140,12 @@ fn linear(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
     Case::new("linear", label, Tolerance::Exact, together).with_bars(&bars(block_type)).equals(way, in_parts)
 }
 
-fn fused(block_type: BlockType) -> Case {
-    let (rows, cols, tokens) = (21, block_type.values() * 256_usize.div_ceil(block_type.values()), 3);
+/// 256 values, or the block's.
+fn whole_groups(block_type: BlockType) -> usize {
+    block_type.values() * 256_usize.div_ceil(block_type.values())
+}
+
+fn fused(block_type: BlockType, [rows, cols, tokens]: [usize; 3]) -> Case {
     let operands = move |device: &Device| -> Result<(Activation, [PackedTensor; 2], [Tensor; 4])> {
         let mut values = Values::new(u64::from(block_type.id()));
         let x = device.tensor_f32(&activations(&mut values, tokens, cols), &[tokens, cols])?;
@@ -163,14 +183,14 @@ fn fused(block_type: BlockType) -> Case {
         elementwise::add(&out[3], &out[1])?;
         outputs(&out)
     };
-    Case::new("linear fused", format!("{block_type}"), Tolerance::Exact, fused)
+    Case::new("linear fused", format!("{block_type} [{rows}, {cols}] x {tokens}"), Tolerance::Exact, fused)
         .with_bars(&bars(block_type))
         .equals("unfused", plain)
 }
 
 /// A gated unit and the product behind it, which may find its input in another form than the unit's result has.
-fn feed_forward(block_type: BlockType, tokens: usize) -> Case {
-    let (cols, hidden_cols, rows) = (256, 768, 24);
+fn feed_forward(block_type: BlockType, [cols, hidden_cols, tokens]: [usize; 3]) -> Case {
+    let rows = 24;
     let by = move |apart: bool| {
         move |device: &Device| {
             let mut values = Values::new(tokens as u64);
@@ -194,9 +214,14 @@ fn feed_forward(block_type: BlockType, tokens: usize) -> Case {
     let bars =
         [(Activations::Int8, rounded(1e-4)), (Activations::Bf16, rounded(1e-3)), (Activations::F32, 1e-9)]
             .map(|(a, bound)| Bar { device: a, reference: a, tolerance: Tolerance::Nmse(bound) });
-    Case::new("linear behind glu", format!("{block_type} x {tokens}"), Tolerance::Exact, by(false))
-        .with_bars(&bars)
-        .equals("apart", by(true))
+    Case::new(
+        "linear behind glu",
+        format!("{block_type} [{hidden_cols}, {cols}] x {tokens}"),
+        Tolerance::Exact,
+        by(false),
+    )
+    .with_bars(&bars)
+    .equals("apart", by(true))
 }
 
 fn embed(block_type: BlockType) -> Case {

@@ -1,5 +1,5 @@
 //! How packed matrices lie on a card: anew, once, when they are copied there, so that a lane of a warp finds what it multiplies side
-//! by side, at addresses that suit its loads, whatever a file's blocks are like. No bit is added: a type takes as many as in the file.
+//! by side, at addresses that suit its loads, whatever a file's blocks are like. A type takes as many bytes as in the file; rows are completed to a multiple of eight.
 //!
 //! Eight rows are a *strip*, and the 256 values (a *group*) of its rows a *cell*. Of a row's group each of four lanes has 64
 //! consecutive values to itself: codes, and the scales that are of these values only, `own` bytes; what scales all 256 is `row` bytes
@@ -54,7 +54,9 @@ impl Strips {
     /// [`crate::Error::Blocks`] when a row is not whole blocks.
     pub(crate) fn of(block_type: BlockType, cols: usize) -> Result<Option<Self>> {
         let row_bytes = block_type.row_bytes(cols)?;
-        Ok((!block_type.is_scalar()).then_some(Self { block_type, cols, row_bytes }))
+        // Eight such rows are a number: there is no memory for more.
+        let there = !block_type.is_scalar() && row_bytes.checked_mul(2 * STRIP).is_some();
+        Ok(there.then_some(Self { block_type, cols, row_bytes }))
     }
 
     /// Bytes of eight rows.
@@ -80,6 +82,21 @@ impl Strips {
         with_lanes!(self.block_type, L => lay_out::<L>(self, rows, strip));
     }
 
+    /// All bytes of the lanes of a row in the last cell.
+    #[cfg(test)]
+    fn lanes_of(&self, strip: &[u8], row: usize) -> Vec<u8> {
+        with_lanes!(self.block_type, L => {
+            let Some((cell, _, lanes)) = cells::<L>(self).last() else { return Vec::new() };
+            let planes = &strip[cell];
+            let mut all = Vec::new();
+            for lane in 0..lanes {
+                let index = row * lanes + lane;
+                each_plane(L::OWN, STRIP * lanes, index, |_, place| all.extend_from_slice(&planes[place]));
+            }
+            all
+        })
+    }
+
     /// One row of a strip as a file has it.
     pub(crate) fn row_of(&self, strip: &[u8], row: usize) -> Vec<u8> {
         let mut packed = vec![0; self.row_bytes];
@@ -97,6 +114,11 @@ pub(crate) fn cell_bytes(block_type: BlockType) -> usize {
 /// What a lane has to itself of a group, and what the four share: bytes.
 fn own_and_row(block_type: BlockType) -> (usize, usize) {
     with_lanes!(block_type, L => (L::OWN, L::ROW))
+}
+
+/// Bytes of a whole group of a row in a file.
+fn group_bytes(block_type: BlockType) -> usize {
+    GROUP / block_type.values() * block_type.bytes()
 }
 
 /// The sizes of planes for so many bytes, and where their bytes begin among these.
@@ -121,7 +143,7 @@ fn each_plane(bytes: usize, count: usize, index: usize, mut copy: impl FnMut(Ran
 
 /// The cells of a strip: where they lie in it, where their values do in a file's row, and how many lanes they have.
 fn cells<L: Lanes>(strips: &Strips) -> impl Iterator<Item = (Range<usize>, Range<usize>, usize)> {
-    let group_bytes = GROUP / strips.block_type.values() * strips.block_type.bytes();
+    let group_bytes = group_bytes(strips.block_type);
     let (cols, row_bytes) = (strips.cols, strips.row_bytes);
     let mut begin = 0;
     (0..cols.div_ceil(GROUP)).map(move |group| {
@@ -133,12 +155,13 @@ fn cells<L: Lanes>(strips: &Strips) -> impl Iterator<Item = (Range<usize>, Range
 }
 
 fn lay_out<L: Lanes>(strips: &Strips, rows: &[u8], strip: &mut [u8]) {
+    let whole = group_bytes(strips.block_type);
     let mut group = [0; MOST];
     for (cell, values, lanes) in cells::<L>(strips) {
         let (own_planes, row_planes) = strip[cell].split_at_mut(STRIP * lanes * L::OWN);
         for row in 0..STRIP {
             match rows.get(row * strips.row_bytes..(row + 1) * strips.row_bytes) {
-                Some(packed) if lanes == LANES => {
+                Some(packed) if values.len() == whole => {
                     group[..values.len()].copy_from_slice(&packed[values.clone()])
                 }
                 packed => {
@@ -241,7 +264,7 @@ mod tests {
     #[test]
     fn no_type_takes_more_than_in_a_file() {
         for block_type in packed_types() {
-            let file = GROUP / block_type.values() * block_type.bytes();
+            let file = group_bytes(block_type);
             // The sums that Q8_K has beside its codes are left out.
             let left_out = if block_type == BlockType::Q8_K { 32 } else { 0 };
             assert_eq!(cell_bytes(block_type), STRIP * (file - left_out), "{block_type}");
@@ -263,12 +286,27 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were() {
         for block_type in packed_types() {
-            for (cols, rows) in [(256, 8), (512, 3), (32, 1), (96, 8), (320, 5), (1024, 7)] {
+            for (cols, rows) in
+                [(256, 8), (512, 3), (32, 1), (96, 8), (320, 5), (1024, 7), (224, 8), (480, 3), (480, 8)]
+            {
                 let Ok(Some(strips)) = Strips::of(block_type, cols) else { continue };
                 let blocks = rows * cols / block_type.values();
                 let packed = random_blocks(block_type, blocks, 7);
                 let mut strip = vec![0xa5; strips.strip_bytes()];
                 strips.lay_out(&packed, &mut strip);
+                // What stands behind a row's last block is as if there were zeros.
+                let mut ended = vec![0; strips.strip_bytes()];
+                for first in 0..rows {
+                    let mut alone = vec![0; (first + 1) * strips.row_bytes];
+                    let bytes = first * strips.row_bytes..(first + 1) * strips.row_bytes;
+                    alone[bytes.clone()].copy_from_slice(&packed[bytes]);
+                    strips.lay_out(&alone, &mut ended);
+                    assert_eq!(
+                        strips.lanes_of(&ended, first),
+                        strips.lanes_of(&strip, first),
+                        "{block_type} {cols}"
+                    );
+                }
                 for (row, expected) in packed.chunks_exact(strips.row_bytes()).enumerate() {
                     let found = strips.row_of(&strip, row);
                     let values = |bytes: &[u8]| {

@@ -25,6 +25,8 @@ const BATCH_FROM: usize = 5;
 const SUMS: usize = 4 << 10;
 /// Groups of a row from which on blocks share fewer rows than that by groups.
 const SHARED_FROM: usize = 4;
+/// The most bytes of sums of groups that they leave for each other.
+const SHARED_SUMS: usize = 40 << 20;
 /// Stages of a warp's ring there.
 const BATCH_STAGES: usize = 3;
 /// The most columns that are not rounded in one launch.
@@ -305,8 +307,14 @@ impl Product<'_> {
         let bytes =
             self.book_bytes() + 2 * column_tiles * TILE_ROWS * GROUP_BYTES + warps * self.batch_ring();
         let rows = self.tiles.div_ceil(warps);
-        let run = groups.div_ceil((self.device.card().multiprocessors / rows).clamp(1, groups));
-        let sums = self.device.temporary(groups * self.tiles * column_tiles * 32 * 4 * size_of::<f32>())?;
+        let parts = (self.device.card().multiprocessors / rows).clamp(1, groups);
+        let sum_bytes = groups * self.tiles * column_tiles * 32 * 4 * size_of::<f32>();
+        // Sums beyond what caches hold cost more than they gain.
+        if parts == 1 || sum_bytes > SHARED_SUMS {
+            return self.batch(columns);
+        }
+        let run = groups.div_ceil(parts);
+        let sums = self.device.temporary(sum_bytes)?;
         self.launch_batch(columns, [rows, groups.div_ceil(run), 1], warps, bytes, run, sums.pointer())?;
         self.device
             .launch(&BATCH, &self.batch_defines(column_tiles, true), "batch_sums")?

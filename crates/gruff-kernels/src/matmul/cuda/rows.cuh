@@ -70,7 +70,7 @@ struct Copied {
 };
 
 __device__ __forceinline__ Copied copied_by_lane(const Strips &strips, int group) {
-    return {strips.at[0] + group * CELL + (threadIdx.x & 31) * 16, strips.at[1] - strips.at[0]};
+    return {strips.at[0] + (i64)group * CELL + (threadIdx.x & 31) * 16, strips.at[1] - strips.at[0]};
 }
 
 // Copies a group of a tile to a stage, by all lanes of a warp.
