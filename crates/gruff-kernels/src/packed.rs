@@ -1,6 +1,7 @@
 //! Packed tensors: matrices in ggml blocks, read as they lie.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gruff_blocks::BlockType;
@@ -147,10 +148,12 @@ impl PackedTensor {
     /// The rows in memory of their own, where they do not begin with a strip.
     fn rows_anew(&self, start: usize, len: usize) -> Result<Self> {
         let mut packed = Vec::with_capacity(self.matrices * len * self.row_bytes);
+        let end = start + len;
         for matrix in 0..self.matrices {
-            for row in start..start + len {
+            for first in (start / STRIP * STRIP..end).step_by(STRIP) {
+                let rows = first.max(start)..(first + STRIP).min(end);
                 packed.extend(
-                    self.device().clone().exclusive(self.row_bytes, || self.packed_row(matrix, row))?,
+                    self.device().clone().exclusive(self.row_bytes, || self.packed_rows(matrix, rows))?,
                 );
             }
         }
@@ -221,17 +224,17 @@ impl PackedTensor {
         self.strips.as_ref()
     }
 
-    /// The bytes of a row, as in a file.
-    fn packed_row(&self, matrix: usize, row: usize) -> Result<Vec<u8>> {
-        let offset = self.row_offset(matrix, row);
+    /// The bytes of rows, as in a file; of strips, rows of one.
+    fn packed_rows(&self, matrix: usize, rows: Range<usize>) -> Result<Vec<u8>> {
+        let offset = self.row_offset(matrix, rows.start);
         match &self.strips {
             Some(strips) => {
                 let mut strip = vec![0; strips.strip_bytes()];
                 self.buffer.read(offset, &mut strip)?;
-                Ok(strips.row_of(&strip, row % STRIP))
+                Ok(rows.flat_map(|row| strips.row_of(&strip, row % STRIP)).collect())
             }
             None => {
-                let mut packed = vec![0; self.row_bytes];
+                let mut packed = vec![0; rows.len() * self.row_bytes];
                 self.buffer.read(offset, &mut packed)?;
                 Ok(packed)
             }
@@ -260,7 +263,7 @@ impl PackedTensor {
                 ),
             });
         }
-        self.block_type.unpack(&self.packed_row(matrix, row)?, out)?;
+        self.block_type.unpack(&self.packed_rows(matrix, row..row + 1)?, out)?;
         let scale = self.scale(matrix);
         if scale != 1.0 {
             out.iter_mut().for_each(|value| *value *= scale);

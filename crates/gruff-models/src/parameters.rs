@@ -84,8 +84,15 @@ impl PackedWeight {
     fn to_vec_f32(&self) -> Result<Vec<f32>> {
         let (matrices, rows, cols) = (self.tensor.matrices(), self.tensor.rows(), self.tensor.cols());
         let mut values = vec![0.0; matrices * rows * cols];
-        for (index, out) in values.chunks_exact_mut(cols).enumerate() {
-            self.tensor.unpack_row(index / rows, index % rows, out)?;
+        // From the file's bytes, which are here, rather than from a card.
+        let packed = self.bytes();
+        let packed_rows = packed.chunks_exact(self.tensor.row_bytes().max(1));
+        for (index, (out, row)) in values.chunks_exact_mut(cols.max(1)).zip(packed_rows).enumerate() {
+            self.block_type().unpack(row, out).map_err(gruff_kernels::Error::from)?;
+            let scale = self.tensor.scale(index / rows);
+            if scale != 1.0 {
+                out.iter_mut().for_each(|value| *value *= scale);
+            }
         }
         Ok(values)
     }
