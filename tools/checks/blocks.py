@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import examples
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +24,11 @@ def main():
     parser.add_argument("--libggml", help="llama.cpp's libggml-base, for the types PyPI packages lack")
     arguments = parser.parse_args()
 
-    build = ["cargo", "build", "--quiet", "--package", "gruff-blocks", "--example", "blocks"]
-    subprocess.run(build, cwd=ROOT, check=True)
+    program = examples.build("blocks")
+
+    def gruff(direction, name, data):
+        return subprocess.run([program, direction, name], check=True, input=data.tobytes(), stdout=subprocess.PIPE).stdout
+
     rng = np.random.default_rng(arguments.seed)
     failed = False
     for name in arguments.types or SIZES:
@@ -47,11 +51,6 @@ def main():
         failed |= wrong > 0
         print(f"{name:8} {arguments.blocks} blocks packed against gguf: {wrong} bytes differ")
     sys.exit(failed)
-
-
-def gruff(direction, name, data):
-    run = ["cargo", "run", "--quiet", "--package", "gruff-blocks", "--example", "blocks", "--", direction, name]
-    return subprocess.run(run, cwd=ROOT, check=True, input=data.tobytes(), stdout=subprocess.PIPE).stdout
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ the same bytes.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import shutil
@@ -17,10 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import examples
 import numpy as np
 from gguf import GGUFReader, GGUFValueType
 
-ROOT = Path(__file__).resolve().parents[2]
 # Copies are made of files up to this size.
 SMALL = 16 << 20
 # What gguf's converter can turn around.
@@ -31,9 +32,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
     arguments = parser.parse_args()
-    build = ["cargo", "build", "--quiet", "--package", "gruff-gguf", "--examples"]
-    subprocess.run(build, cwd=ROOT, check=True)
-
     files = [f for path in arguments.paths for f in ([path] if path.is_file() else sorted(path.rglob("*.gguf")))]
     if not files:
         sys.exit("no GGUF files there")
@@ -92,9 +90,11 @@ def differences(expected, actual, what="", offsets=True):
     return faults
 
 
+built = functools.cache(examples.build)
+
+
 def run(example, *arguments):
-    command = [ROOT / "target" / "debug" / "examples" / example, *map(str, arguments)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run([built(example), *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def dump(file):

@@ -14,11 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import examples
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from fake_hub import FakeHub, Repository  # noqa: E402
 
-EXAMPLE = ROOT / "target" / "debug" / "examples" / "download"
+EXAMPLE = examples.build("download")
 TOKEN = "hf_of_the_check"
 SPLIT = [f"BF16/m-BF16-0000{n}-of-00002.gguf" for n in (1, 2)]
 
@@ -40,9 +42,6 @@ for argument in sys.argv[2:]:
 
 
 def main():
-    subprocess.run(
-        ["cargo", "build", "--quiet", "--package", "gruff-hub", "--example", "download"], cwd=ROOT, check=True
-    )
     noise = random.Random(1)
     files = {
         "m-Q4_K_M.gguf": noise.randbytes(3_000_000),

@@ -2,7 +2,7 @@
 
     python tools/checks/minilm.py target/fixtures/minilm
 
-Runs target/release/examples/minilm (MINILM names another) and holds its ids to `tokenizers` and its embeddings to the
+Builds the example minilm (MINILM names a built one) and holds its ids to `tokenizers` and its embeddings to the
 encoder written out in NumPy, in f64 where it matters.
 """
 
@@ -13,11 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import examples
 import numpy as np
 from tokenizers import Tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-MINILM = os.environ.get("MINILM", ROOT / "target" / "release" / "examples" / "minilm")
+MINILM = os.environ.get("MINILM") or examples.build("minilm")
 TEXTS = [
     "A man is eating food.",
     "Someone eats a piece of bread.",

@@ -19,12 +19,13 @@ from pathlib import Path
 
 os.environ["TQDM_DISABLE"] = "1"  # read when the packages below are imported
 
+import examples  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers as tf  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "target" / "debug" / "examples" / "logits"
+EXAMPLE = examples.build("logits")
 BAR = 1e-8
 VOCABULARY = 320
 TOKENS = 100
@@ -83,8 +84,6 @@ def main():
     sys.path[:0] = [str(arguments.llama_cpp), str(arguments.llama_cpp / "gguf-py")]
     logging.disable(logging.WARNING)
     tf.logging.set_verbosity_error()
-    build = ["cargo", "build", "--quiet", "--package", "gruff-models", "--example", "logits"]
-    subprocess.run(build, cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
         failed = [name for name in arguments.cases or CASES if not check(name, work / name)]

@@ -13,5 +13,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 cargo build --quiet --profile bench-quick --target "$target" --package gruff-kernels --bin conformance
 filter=()
 [ $# = 0 ] || filter=(--filter "$1")
-qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu \
-    "${CARGO_TARGET_DIR:-target}/$target/bench-quick/conformance" --failures "${filter[@]}"
+conformance=${CARGO_TARGET_DIR:-target}/$target/bench-quick/conformance
+# One thread computes most of the time: a process a core.
+cores=$(nproc)
+seq -f "%g/$cores" "$cores" | xargs --max-procs="$cores" --replace \
+    qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu "$conformance" --failures --shard {} "${filter[@]}"

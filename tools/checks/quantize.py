@@ -13,6 +13,7 @@ Needs numpy, gguf and libgguf.
 """
 
 import argparse
+import functools
 import json
 import string
 import subprocess
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import examples
 import gguf
 import libgguf
 import numpy as np
@@ -60,8 +62,6 @@ def hold(condition, what):
 
 
 def check_rows(arguments):
-    build = ["cargo", "build", "--quiet", "--package", "gruff-blocks", "--example", "blocks"]
-    subprocess.run(build, cwd=ROOT, check=True)
     rng = np.random.default_rng(1)
     sets = {"tails": (rng.standard_t(6, size=(arguments.rows, ROW)) * 0.03).astype(np.float32)}
     if arguments.folder and (path := arguments.folder / "SmolLM2-135M-Instruct.Q4_1.gguf").exists():
@@ -102,9 +102,13 @@ def compare(name, label, rows, weights):
     print(f"{name:8} {label:8} {kind:11} {other:9.5f} {mine:9.5f} {mine / other:7.4f}", flush=True)
 
 
+@functools.cache
+def program():
+    return examples.build("blocks")
+
+
 def blocks(*arguments, data):
-    run = ["cargo", "run", "--quiet", "--package", "gruff-blocks", "--example", "blocks", "--", *arguments]
-    return subprocess.run(run, cwd=ROOT, check=True, input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    return subprocess.run([program(), *arguments], check=True, input=data, capture_output=True).stdout
 
 
 def quantize(name, rows, weights):

@@ -90,8 +90,7 @@ def main():
     shapes = ["{{ %s }}", "{{ %s }}", "{%% for x in %s %%}<{{ x }}>{%% endfor %%}", "{%% set v = %s %%}{{ v }}", "{%% if (%s) %%}t{%% endif %%}"]
     sources = [rng.choice(shapes) % expression(rng, rng.randint(1, 4)) for _ in range(arguments.count)]
     jobs = [{"id": str(at), "source": source, **context} for at, source in enumerate(sources)]
-    command = [arguments.render] if arguments.render else [
-        "cargo", "run", "--quiet", "-p", "gruff-text", "--example", "render"]
+    command = [arguments.render or examples.build("render")]
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     answer = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, check=True, cwd=ROOT)
     wrong, equal, failed = 0, 0, 0

@@ -115,8 +115,7 @@ def main():
     parser.add_argument("--errors", action="store_true", help="print the message of each refusal too")
     arguments = parser.parse_args()
 
-    command = [arguments.render] if arguments.render else [
-        "cargo", "run", "--quiet", "-p", "gruff-text", "--example", "render"]
+    command = [arguments.render or examples.build("render")]
     work = list(jobs(arguments.folders, arguments.only))
     lines = "".join(json.dumps(job, ensure_ascii=False) + "\n" for job in work)
     answer = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, check=True, cwd=ROOT)

@@ -29,12 +29,12 @@ import sys
 import tempfile
 import unicodedata
 
+import examples
 import gguf
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEPARATOR = "__ggml_vocab_test__"
 FAILURES = []
 
@@ -316,12 +316,7 @@ def main():
     parser.add_argument("--pair", action="append", default=[], nargs=2)
     parser.add_argument("--published", action="append", default=[], nargs=2)
     arguments = parser.parse_args()
-    program = arguments.tokenize
-    if not program:
-        subprocess.run(["cargo", "build", "--release", "-p", "gruff-text", "--example", "tokenize"], cwd=ROOT, check=True)
-        metadata = subprocess.run(["cargo", "metadata", "--format-version", "1", "--no-deps"], cwd=ROOT, check=True,
-                                  capture_output=True)
-        program = pathlib.Path(json.loads(metadata.stdout)["target_directory"]) / "release/examples/tokenize"
+    program = arguments.tokenize or examples.build("tokenize")
 
     texts = random_texts(1500, seed=1)
     files = [path.read_text(encoding="utf-8") for path in arguments.text]

@@ -8,12 +8,13 @@ const USAGE: &str = "\
 Holds this machine's devices to the contracts of all operations.
 
 Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--subset NAME] [--plain]
-                   [--json] [--failures]
+                   [--shard K/N] [--json] [--failures]
        conformance --compile-cuda ARCH
 
   --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
   --filter    only cases whose operation and label contain OP: `linear`, `linear Q4_K`
   --subset    only a subset of the cases: sanitize, what compute-sanitizer gets through in about two minutes
+  --shard     only the K-th of N parts, for several processes side by side: 1/2
   --plain     with kernels left out: the CPU's plain ones, or, on a card, what stands in their place
   --json      one JSON object a line instead of the table
   --failures  only what failed
@@ -44,6 +45,11 @@ fn parse() -> Result<Option<Arguments>, String> {
                 let name = arguments.next().ok_or("--subset needs a name")?;
                 parsed.options.subset =
                     Some(name.parse().map_err(|fault: gruff_kernels::Error| fault.to_string())?);
+            }
+            "--shard" => {
+                let part = arguments.next().ok_or("--shard needs K/N")?;
+                parsed.options.shard =
+                    Some(part.parse().map_err(|fault: gruff_kernels::Error| fault.to_string())?);
             }
             "--compile-cuda" => {
                 parsed.compile_cuda = Some(arguments.next().ok_or("--compile-cuda needs an architecture")?);

@@ -26,7 +26,7 @@ use crate::{Activations, Device, Result, Tensor};
 pub use compare::Tolerance;
 pub use data::Values;
 pub use run::{Failure, Options, Outcome, Report, run};
-pub use subset::Subset;
+pub use subset::{Shard, Subset};
 
 /// All cases, operation by operation.
 pub fn cases() -> Vec<Case> {

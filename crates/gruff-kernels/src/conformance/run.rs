@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::compare::first_difference;
-use super::{Bar, Case, Output, Subset};
+use super::{Bar, Case, Output, Shard, Subset};
 use crate::{Activations, CpuOptions, CudaOptions, Device, Isa, Result, Without};
 
 /// What to run.
@@ -22,11 +22,21 @@ pub struct Options {
     pub filter: Option<String>,
     /// Only cases of a subset.
     pub subset: Option<Subset>,
+    /// Of those, only a part, for several processes side by side.
+    pub shard: Option<Shard>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: true, reference: false, plain: false, cuda: None, filter: None, subset: None }
+        Self {
+            cpu: true,
+            reference: false,
+            plain: false,
+            cuda: None,
+            filter: None,
+            subset: None,
+            shard: None,
+        }
     }
 }
 
@@ -100,7 +110,9 @@ pub fn run(options: &Options, mut progress: impl FnMut(&[Outcome])) -> Result<Re
         options.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
             && options.subset.is_none_or(|subset| subset.has(case))
     };
-    for case in super::cases().iter().filter(|case| wanted(case)) {
+    let cases = super::cases();
+    let cases = cases.iter().filter(|case| wanted(case)).enumerate();
+    for (_, case) in cases.filter(|&(place, _)| options.shard.is_none_or(|shard| shard.has(place))) {
         let first = report.outcomes.len();
         for bar in &case.bars {
             bench.hold(case, *bar, &mut report);

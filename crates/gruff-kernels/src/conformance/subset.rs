@@ -51,6 +51,35 @@ impl FromStr for Subset {
     }
 }
 
+/// A part of the cases: every `of`-th, from the one at place `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    index: usize,
+    of: usize,
+}
+
+impl Shard {
+    /// Whether the case at a place, counted from 0, belongs to it.
+    pub fn has(self, place: usize) -> bool {
+        place % self.of == self.index
+    }
+}
+
+impl FromStr for Shard {
+    type Err = Error;
+
+    /// From `K/N`, with K from 1 to N.
+    fn from_str(text: &str) -> Result<Self> {
+        let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((k, of)) if (1..=of).contains(&k) => Ok(Self { index: k - 1, of }),
+            _ => Err(Error::Option {
+                what: format!("{text:?} is no part of the cases; K/N is, with K from 1 to N"),
+            }),
+        }
+    }
+}
+
 /// See [`Subset::Sanitize`]. Every one of them begins some case's name, and every operation has one (tested).
 const SANITIZE: &[&str] = &[
     "rms_norm [2, 3, 33]",
@@ -160,5 +189,16 @@ mod tests {
         assert_eq!(missing, [""; 0]);
         assert_eq!("sanitize".parse::<Subset>().unwrap(), Subset::Sanitize);
         assert!("all".parse::<Subset>().unwrap_err().to_string().contains("sanitize"));
+    }
+
+    #[test]
+    fn shards_have_each_case_once() {
+        let shards: Vec<Shard> = ["1/3", "2/3", "3/3"].map(|part| part.parse().unwrap()).to_vec();
+        for place in 0..10 {
+            assert_eq!(shards.iter().filter(|shard| shard.has(place)).count(), 1);
+        }
+        for fault in ["", "1", "0/2", "3/2", "1/0", "a/2", "1/2/3", "-1/2"] {
+            assert!(fault.parse::<Shard>().unwrap_err().to_string().contains("K/N"), "{fault}");
+        }
     }
 }
