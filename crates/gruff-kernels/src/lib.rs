@@ -41,7 +41,7 @@ pub use device::{Activations, Ceilings, Device};
 pub use error::{Error, Result};
 pub use kv::{KvDtype, KvLayer, PAGE_LEN};
 pub use later::Later;
-pub use packed::PackedTensor;
+pub use packed::{PackedTensor, ROWS_TOGETHER};
 pub use plain::Without;
 pub use profile::{Family, KernelProfile, OpProfile};
 pub use replay::Recordings;

@@ -10,6 +10,10 @@ use crate::buffer::{Buffer, ForeignBytes};
 use crate::cuda::strips::{STRIP, Strips};
 use crate::{Device, Error, Result, Tensor};
 
+/// Rows that lie together on some devices: a view of rows that begins at a multiple of so many is one everywhere, any other a copy
+/// there.
+pub const ROWS_TOGETHER: usize = STRIP;
+
 /// One matrix, or a stack of equally shaped matrices (experts), in ggml blocks.
 ///
 /// Shape is `[matrices, rows, cols]`: a product with it turns `cols` inputs into `rows` outputs, and a row is
@@ -125,7 +129,7 @@ impl PackedTensor {
     }
 
     /// The rows `start..start + len` of every matrix: one half of a fused `gate|up`. Without copying, but on cards where `start` is
-    /// no multiple of 8.
+    /// no multiple of [`ROWS_TOGETHER`].
     ///
     /// # Errors
     /// [`Error::Shape`] when there is no such range.

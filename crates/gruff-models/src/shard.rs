@@ -44,10 +44,15 @@ impl Shard {
 
     /// Its part of `len` things in whole units, as even as those can be; `None` where there are fewer of them than devices.
     pub(crate) fn in_units(self, len: usize, unit: usize) -> Option<Range<usize>> {
+        self.in_units_and_rest(len, unit).filter(|_| len.is_multiple_of(unit))
+    }
+
+    /// The same where the last unit need not be whole.
+    pub(crate) fn in_units_and_rest(self, len: usize, unit: usize) -> Option<Range<usize>> {
         let Self { rank, of } = self;
-        let units = len / unit;
-        let border = |rank: usize| rank * units / of * unit;
-        (units >= of && len.is_multiple_of(unit)).then(|| border(rank)..border(rank + 1))
+        let units = len.div_ceil(unit);
+        let border = |rank: usize| (rank * units / of * unit).min(len);
+        (units >= of).then(|| border(rank)..border(rank + 1))
     }
 
     /// Its heads of an attention block. Every query head is beside its key-value head.
@@ -223,6 +228,10 @@ mod tests {
         }
         assert_eq!(Shard::WHOLE.in_units(7, 7), Some(0..7));
         assert!(Shard { rank: 0, of: 2 }.in_units(33, 32).is_none());
+        let with_rest = |of| shards(of).map(|shard| shard.in_units_and_rest(33, 8)).collect::<Vec<_>>();
+        assert_eq!(with_rest(2), [Some(0..16), Some(16..33)]);
+        assert_eq!(with_rest(5)[3..], [Some(24..32), Some(32..33)]);
+        assert_eq!(with_rest(6), [const { None }; 6]);
     }
 
     #[test]

@@ -60,6 +60,20 @@ fn more_devices_than_key_value_heads_have_them_more_than_once() {
 }
 
 #[test]
+fn a_vocabulary_that_has_no_equal_parts_is_shared_out() {
+    // A head of its own, and one that is the embedding table.
+    for architecture in ["llama", "gemma3"] {
+        for (rows, devices) in [(101, 2), (101, 4), (100, 4)] {
+            let file = File::new(architecture, BlockType::F16).with_vocab(rows);
+            let expected = story(&*file.load(&cpu(Activations::F32)), KvDtype::F32);
+            let found = story(&*share(&file.build(), &cpus(devices, Activations::F32)), KvDtype::F32);
+            let error = distance(&found, &expected);
+            assert!(error < 1e-11, "{architecture}, {rows} by {devices}: {error:e}");
+        }
+    }
+}
+
+#[test]
 fn rounded_activations_cost_no_more_than_on_one_device() {
     for architecture in ["llama", "qwen35", "qwen35moe"] {
         let file = file(architecture);
@@ -299,6 +313,24 @@ fn four_cards_compute_what_the_cpu_does() {
     let error = nmse(found.iter().map(Vec::as_slice), expected.iter().map(Vec::as_slice));
     assert!(error < 1e-9, "{error:e}");
     alone_and_in_company(&*model);
+}
+
+#[test]
+fn a_head_that_is_the_embedding_table_takes_no_memory_of_two_cards() {
+    let Some(devices) = cards(2, Activations::F32) else { return };
+    // What the second card has more than the first: of layers the same, whether the vocabulary has equal parts or not.
+    let more = [112, 101].map(|rows| {
+        let file = file("gemma3").with_vocab(rows);
+        let before = [0, 1].map(|index: usize| devices[index].allocated_bytes());
+        let model = share(&file.build(), &devices);
+        let taken = [0, 1].map(|index: usize| devices[index].allocated_bytes() - before[index]);
+        let expected = logits(&*file.load(&cpu(Activations::F32)), KvDtype::F32, &ids(1, 9));
+        let found = logits(&*model, KvDtype::F32, &ids(1, 9));
+        let error = nmse(found.iter().map(Vec::as_slice), expected.iter().map(Vec::as_slice));
+        assert!(error < 1e-9, "{rows}: {error:e}");
+        taken[1] - taken[0]
+    });
+    assert_eq!(more[0], more[1]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use gruff_kernels::{Activation, DType, Rank, Tensor, elementwise};
+use gruff_kernels::{Activation, DType, ROWS_TOGETHER, Rank, Tensor, elementwise};
 
 use super::{Embedding, Forward, Linear, Residual, RmsNorm};
 use crate::Result;
@@ -18,11 +18,14 @@ pub(crate) struct Head {
     vocab_size: usize,
 }
 
-/// The rows of the vocabulary that a device has.
+/// The rows of the vocabulary that a device has: a view of the embedding table where that is the head, unless the vocabulary is
+/// smaller than any model's.
 fn shared_rows(shard: Shard, vocab_size: usize) -> Result<Range<usize>> {
     /// More than kernels take at a time.
-    const UNIT: usize = 64;
-    let rows = shard.in_units(vocab_size, UNIT).or_else(|| shard.in_units(vocab_size, 1));
+    const UNIT: usize = 8 * ROWS_TOGETHER;
+    let units = || shard.in_units(vocab_size, UNIT);
+    let rows = units().or_else(|| shard.in_units_and_rest(vocab_size, ROWS_TOGETHER));
+    let rows = rows.or_else(|| shard.in_units(vocab_size, 1));
     rows.ok_or_else(|| shard.refuse(format!("a vocabulary of {vocab_size} is too small to share out")))
 }
 
@@ -117,5 +120,33 @@ impl Head {
             elementwise::copy(&part, &logits.narrow(1, columns.start, columns.len())?)?;
         }
         Ok(logits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(vocab_size: usize, of: usize) -> Vec<Range<usize>> {
+        (0..of).map(|rank| shared_rows(Shard { rank, of }, vocab_size).expect("enough rows")).collect()
+    }
+
+    #[test]
+    fn devices_begin_where_rows_of_the_table_can_be_viewed() {
+        for vocab_size in [64, 100, 32_000, 32_001, 49_152, 50_257, 128_256, 151_669, 248_320] {
+            for of in 1..=8 {
+                let parts = cut(vocab_size, of);
+                assert!(parts.iter().all(|part| part.start.is_multiple_of(ROWS_TOGETHER)), "{parts:?}");
+                let all = parts.iter().fold(0, |end, part| if part.start == end { part.end } else { 0 });
+                assert_eq!(all, vocab_size, "{parts:?}");
+                let longest = parts.iter().map(Range::len).max();
+                let even = vocab_size.div_ceil(of) + 8 * ROWS_TOGETHER;
+                assert!(longest.is_some_and(|longest| longest <= even), "{parts:?}");
+            }
+        }
+        // Whole units where there are some, which costs nothing.
+        assert_eq!(cut(128, 2), [0..64, 64..128]);
+        assert_eq!(cut(9, 3), [0..3, 3..6, 6..9], "too few rows to begin so");
+        assert!(shared_rows(Shard { rank: 0, of: 3 }, 2).is_err());
     }
 }

@@ -218,6 +218,16 @@ impl File {
         self.metadata.insert(&format!("{architecture}.{key}"), value);
     }
 
+    /// The same with a vocabulary of so many ids, at least [`VOCAB`].
+    pub fn with_vocab(mut self, rows: u64) -> Self {
+        for name in ["token_embd.weight", "output.weight"] {
+            let Some(at) = self.tensors.iter().position(|entry| entry.name == name) else { continue };
+            let entry = self.tensors.remove(at);
+            self.matrix(name, &[HIDDEN, rows], entry.block_type);
+        }
+        self
+    }
+
     /// The finished file.
     pub fn build(&self) -> Gguf {
         let mut writer = Writer::new(self.metadata.clone());
