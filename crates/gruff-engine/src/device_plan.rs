@@ -13,7 +13,7 @@ use crate::plan::{Bytes, HEADROOM, MemoryPlan, available_memory};
 pub struct DevicePlan {
     /// The device's name.
     pub device: String,
-    /// The packed weights of its layers, experts and ends (mapped from the file on the CPU).
+    /// The packed weights of its layers, experts and ends, as it lays them out (mapped from the file on the CPU).
     pub weights: u64,
     /// Keys and values of its layers, the prefix cache's with them.
     pub kv: u64,
@@ -21,7 +21,7 @@ pub struct DevicePlan {
     pub state: u64,
     /// Snapshots of recurrent state for the prefix cache.
     pub snapshots: u64,
-    /// Intermediate results of a step, and logits where the head is.
+    /// Intermediate results of a step, what its products take beside them, and logits where the head is.
     pub scratch: u64,
     /// Intermediate results of recorded steps.
     pub recordings: u64,
@@ -132,16 +132,22 @@ impl<'a> Planned<'a> {
                 true => 2,
                 false => u64::from(placement.head().same(device)),
             };
+            let products = |columns| self.parts.products_on(placement, device, columns);
+            let recorded = if only { device.recorded_sequences(options.max_sequences) } else { 0 };
+            let borrowed = only && device.free_bytes().is_none();
             let exchange = if shared_out && device.free_bytes().is_some() { EXCHANGE } else { 0 };
             let (available, capped) = self.available.get(index).copied().unwrap_or_default();
             DevicePlan {
                 device: device.name().to_owned(),
-                weights: if only { config.weight_bytes } else { self.parts.on(placement, device) },
+                weights: if borrowed { config.weight_bytes } else { self.parts.on(placement, device) },
                 kv: tokens.saturating_mul(per_token as u64),
                 state: state.map_or(u64::MAX, |bytes| bytes as u64),
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
-                scratch: scratch_bytes(config, options, logits).saturating_add(exchange),
-                recordings: if only { recording_bytes(device, config, options) } else { 0 },
+                scratch: scratch_bytes(config, options, logits)
+                    .saturating_add(products(options.step_tokens))
+                    .saturating_add(exchange),
+                // Theirs are others.
+                recordings: recording_bytes(recorded, config).saturating_add(products(recorded)),
                 available,
                 capped,
             }
@@ -185,8 +191,7 @@ fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, logits: u64) -> 
 
 /// Intermediate results of the largest step that is recorded. Recordings of other numbers of sequences use the same memory
 /// where sizes are alike, and all of them give way to what needs memory.
-fn recording_bytes(device: &Device, config: &ModelConfig, options: &EngineOptions) -> u64 {
-    let sequences = device.recorded_sequences(options.max_sequences) as u64;
+fn recording_bytes(sequences: usize, config: &ModelConfig) -> u64 {
     let row = config.hidden_size as u64 * ROWS_IN_FLIGHT + config.vocab_size as u64;
-    sequences.saturating_mul(row).saturating_mul(4)
+    (sequences as u64).saturating_mul(row).saturating_mul(4)
 }

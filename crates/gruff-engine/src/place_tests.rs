@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use gruff_kernels::{Activations, CpuOptions, Device, Step, Tensor};
+use gruff_blocks::BlockType;
+use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, Step, Tensor};
 use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, Placement, Weight};
 
 use super::{Division, SplitMode, fits_on, place};
@@ -11,6 +12,8 @@ const LAYERS: usize = 8;
 const LAYER: usize = 1 << 20;
 const EXPERTS: usize = 4 << 20;
 const END: usize = 2 << 20;
+/// Columns of packed matrices: many groups.
+const COLS: usize = 4096;
 
 /// Weights without a model.
 struct Paper(ModelBase);
@@ -267,4 +270,44 @@ fn matrices_are_shared_out_among_cards_alone() {
     }
     let told = place(&model, &cards, Some(&host), &tensor(), &options(0.5)).unwrap_err();
     assert!(matches!(told, Error::Memory(_)), "{told}");
+}
+
+/// Weights that a file has in few bytes: a matrix of 12 rows a layer, of which a card completes 16.
+fn packed(device: &Device) -> Paper {
+    let Paper(base) = paper(false);
+    let mut parameters = BTreeMap::new();
+    let mut bytes = 0;
+    for layer in 0..LAYERS {
+        let values = vec![1.0; 12 * COLS];
+        let weight = Weight::pack(device, &values, BlockType::Q4_K, &[12, COLS]).unwrap();
+        bytes += weight.bytes().unwrap().len() as u64;
+        parameters.insert(format!("model.layers.{layer}.self_attn.q_proj.weight"), weight);
+    }
+    let config = ModelConfig { weight_bytes: bytes, ..base.config };
+    Paper(ModelBase::new(config, device.clone(), Names(&[])).with_named(Vec::new(), parameters))
+}
+
+#[test]
+fn what_a_card_takes_is_planned_for_it() {
+    // Where there is one, or what stands in for it (`tools/emulator`).
+    let Ok(card) = Device::cuda(0, CudaOptions::default()) else { return };
+    let (host, own) = (packed(&cpu()), packed(&card));
+    let options = EngineOptions { step_tokens: 64, ..options(1024.0) };
+    let plan = |model: &Paper, placement: &Placement| {
+        MemoryPlan::placed(model, placement, &options).unwrap().devices.remove(0)
+    };
+    let on_card = plan(&host, &Placement::on(&card));
+    let file = host.0.config.weight_bytes;
+    // 16 rows for 12, and what stands behind each matrix.
+    assert_eq!(on_card.weights, file / 12 * 16 + (LAYERS * card.dense_bytes(0)) as u64);
+    assert_eq!(on_card, plan(&own, &Placement::on(&card)), "before it is copied there, and then");
+    let on_host = plan(&host, &Placement::on(&cpu()));
+    assert_eq!(on_host.weights, file);
+    // Sums of products that blocks of the card leave for each other; of recorded steps once more.
+    let products = card.product_bytes(BlockType::Q4_K, [12, COLS], 64) as u64;
+    assert!(products > 0);
+    assert_eq!(on_card.scratch, on_host.scratch + products);
+    let sequences = card.recorded_sequences(options.max_sequences);
+    let recorded = card.product_bytes(BlockType::Q4_K, [12, COLS], sequences) as u64;
+    assert_eq!(on_card.recordings > recorded, sequences > 0);
 }

@@ -189,6 +189,11 @@ pub(crate) trait Backend:
         false
     }
 
+    /// Bytes that every piece of its memory takes behind those that were asked for.
+    fn bytes_behind(&self) -> usize {
+        0
+    }
+
     /// Copies packed matrices, each of so many rows, to strips, on devices that lay them out.
     fn import_strips(&self, _packed: &[u8], _strips: &Strips, _rows: usize, _bytes: usize) -> Option<Memory> {
         None
@@ -517,6 +522,32 @@ impl Device {
             self.count(len);
         }
         Ok(Buffer::new(self, memory, len, Reuse::Owned))
+    }
+
+    /// Bytes of memory that a stack of packed matrices `[matrices, rows, cols]` takes on the device: those of a file, or of the
+    /// layout that the device has for them.
+    ///
+    /// # Errors
+    /// [`Error::Blocks`] when a row is not whole blocks, [`Error::OutOfMemory`] when no memory has so many bytes.
+    pub fn packed_bytes(&self, block_type: BlockType, [matrices, rows, cols]: [usize; 3]) -> Result<usize> {
+        let matrix = match Strips::of(block_type, cols)?.filter(|_| self.lays_out()) {
+            Some(strips) => strips.matrix_bytes(rows),
+            None => rows.checked_mul(block_type.row_bytes(cols)?),
+        };
+        let bytes = matrix.and_then(|matrix| matrix.checked_mul(matrices));
+        let all = bytes.and_then(|bytes| bytes.checked_add(self.inner.backend.bytes_behind()));
+        all.ok_or_else(|| self.out_of_memory(usize::MAX))
+    }
+
+    /// Bytes of memory that a tensor of so many bytes takes on the device.
+    pub fn dense_bytes(&self, bytes: usize) -> usize {
+        bytes.saturating_add(self.inner.backend.bytes_behind())
+    }
+
+    /// Bytes of memory that a product of up to `columns` columns with a packed matrix `[rows, cols]` takes beside its operands,
+    /// and that are kept for the next one.
+    pub fn product_bytes(&self, block_type: BlockType, shape: [usize; 2], columns: usize) -> usize {
+        self.inner.backend.product_bytes(block_type, shape, columns)
     }
 
     /// Whether packed matrices are laid out in strips.

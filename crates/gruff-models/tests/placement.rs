@@ -292,6 +292,36 @@ fn two_cards_have_the_bits_of_one() {
 }
 
 #[test]
+fn a_card_takes_as_much_for_weights_as_is_planned() {
+    let Some([card, other]) = cards(Activations::Bf16) else { return };
+    let mut padded = 0;
+    for architecture in ARCHITECTURES {
+        for block_type in [BlockType::Q4_0, BlockType::Q8_0, BlockType::F16] {
+            // Rows of the vocabulary, of which a last few lie alone.
+            let file = File::new(architecture, block_type).with_vocab(101);
+            let paper = PartBytes::of(&*file.load(&cpu(Activations::Int8)));
+            for placement in
+                [Placement::on(&card), Placement::on(&other).with_layers(1..3, &card).with_head(&card)]
+            {
+                let before = card.allocated_bytes();
+                let model = load(&file, &placement);
+                let taken = (card.allocated_bytes() - before) as u64;
+                let planned = paper.on(&placement, &card);
+                let names = model.named_parameters();
+                let own = |name: &&str| model.weight(name).expect("it is there").device().same(&card);
+                // Something stands behind each of them, a head that is the table among them.
+                let again = !model.placement().embedding().same(&card) && paper.tied;
+                let pieces = names.names().filter(own).count() + usize::from(again);
+                let behind = (pieces * card.dense_bytes(0)) as u64;
+                assert_eq!(planned, taken + behind, "{architecture}, {block_type}, {placement:?}");
+                padded += usize::from(!placement.is_split() && taken > model.config().weight_bytes);
+            }
+        }
+    }
+    assert!(padded > ARCHITECTURES.len(), "rows are completed, which is more than a file has: {padded}");
+}
+
+#[test]
 fn a_card_and_the_cpu_agree_with_the_cpu() {
     let Some([card, _]) = cards(Activations::F32) else { return };
     let host = cpu(Activations::F32);

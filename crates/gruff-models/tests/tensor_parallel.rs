@@ -334,6 +334,27 @@ fn a_head_that_is_the_embedding_table_takes_no_memory_of_two_cards() {
 }
 
 #[test]
+fn cards_take_as_much_for_weights_as_is_planned() {
+    let Some(devices) = cards(2, Activations::Bf16) else { return };
+    for (architecture, rows) in [("llama", 101), ("gemma3", 101), ("gemma3", 9), ("qwen35moe", 96)] {
+        let file = file(architecture).with_vocab(rows);
+        let before = [0, 1].map(|index: usize| devices[index].allocated_bytes());
+        let model = share(&file.build(), &devices);
+        let parts = PartBytes::of(&*model);
+        let planned = parts.on(model.placement(), &devices[0]);
+        assert_eq!(planned, parts.on(model.placement(), &devices[1]));
+        let taken = [0, 1].map(|index| (devices[index].allocated_bytes() - before[index]) as u64);
+        let most = taken[0].max(taken[1]);
+        // Something stands behind each of them, and small vectors are planned for as if they were whole.
+        let weights = model.named_parameters().names().count() as u64;
+        assert!(
+            (most..most + 1024 * weights).contains(&planned),
+            "{architecture}: {planned}, took {taken:?}"
+        );
+    }
+}
+
+#[test]
 fn two_cards_on_the_fast_path_hold_to_one() {
     let Some(devices) = cards(2, Activations::Bf16) else { return };
     for architecture in ["qwen35", "qwen35moe"] {

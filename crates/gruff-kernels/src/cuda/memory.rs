@@ -14,7 +14,7 @@ use super::pinned::Page;
 use crate::{Error, Result};
 
 /// Bytes behind every allocation that may be read: more than a group of 256 packed values has.
-const READ_BEHIND: usize = 512;
+pub(super) const READ_BEHIND: usize = 512;
 
 /// Bytes of pageable memory up to which a driver takes a copy over without waiting for the stream.
 pub(super) const TAKEN_AT_ONCE: usize = 32 << 10;
@@ -204,10 +204,15 @@ pub(crate) struct Pooled {
     memory: Option<CudaMemory>,
 }
 
+/// Bytes of the piece of a pool that is taken for so many, if that is a number.
+pub(super) fn pooled_bytes(bytes: usize) -> Option<usize> {
+    const SMALLEST: usize = 4096;
+    bytes.max(SMALLEST).checked_next_power_of_two()
+}
+
 impl Pool {
     pub(crate) fn take(self: &Arc<Self>, context: &Arc<Context>, bytes: usize) -> Option<Pooled> {
-        const SMALLEST: usize = 4096;
-        let class = bytes.max(SMALLEST).checked_next_power_of_two()?;
+        let class = pooled_bytes(bytes)?;
         let rehearsing = context.phase() == Phase::Rehearsing;
         let recycled = if rehearsing { None } else { lock(&self.free).get_mut(&class).and_then(Vec::pop) };
         let memory = match recycled {

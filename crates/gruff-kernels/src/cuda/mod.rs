@@ -196,6 +196,11 @@ impl CudaDevice {
         self.take_from(pool, bytes)
     }
 
+    /// Bytes of memory that are kept for operations which take so many beside their operands.
+    pub(crate) fn temporary_bytes(&self, bytes: usize) -> usize {
+        if bytes == 0 { 0 } else { memory::pooled_bytes(bytes).unwrap_or(bytes) }
+    }
+
     fn take_from(&self, pool: &Arc<Pool>, bytes: usize) -> Result<Pooled> {
         pool.take(&self.context, bytes).ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
     }
@@ -391,6 +396,10 @@ impl Backend for CudaDevice {
 
     fn lays_out(&self) -> bool {
         true
+    }
+
+    fn bytes_behind(&self) -> usize {
+        memory::READ_BEHIND
     }
 
     fn import_strips(&self, packed: &[u8], strips: &Strips, rows: usize, bytes: usize) -> Option<Memory> {

@@ -95,6 +95,11 @@ pub(crate) trait MatmulOps {
     /// Which kernel serves a weight type.
     fn matmul_kernel(&self, block_type: BlockType) -> MatmulKernel;
 
+    /// See [`Device::product_bytes`](crate::Device::product_bytes).
+    fn product_bytes(&self, _block_type: BlockType, _shape: [usize; 2], _columns: usize) -> usize {
+        0
+    }
+
     fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()>;
 
     fn linear_add(&self, x: &Activation, weight: &PackedTensor, residual: &Tensor) -> Result<()>;

@@ -20,7 +20,7 @@ pub(crate) struct Head {
 
 /// The rows of the vocabulary that a device has: a view of the embedding table where that is the head, unless the vocabulary is
 /// smaller than any model's.
-fn shared_rows(shard: Shard, vocab_size: usize) -> Result<Range<usize>> {
+pub(crate) fn shared_rows(shard: Shard, vocab_size: usize) -> Result<Range<usize>> {
     /// More than kernels take at a time.
     const UNIT: usize = 8 * ROWS_TOGETHER;
     let units = || shard.in_units(vocab_size, UNIT);

@@ -29,7 +29,7 @@ pub(crate) use experts::ExpertStack;
 pub(crate) use feed_forward::{FeedForward, FeedForwardConfig};
 pub(crate) use forward::Forward;
 pub(crate) use gated_delta_net::{GatedDeltaNet, GatedDeltaNetConfig};
-pub(crate) use head::Head;
+pub(crate) use head::{Head, shared_rows};
 pub(crate) use linear::Linear;
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{Moe, MoeConfig};

@@ -89,6 +89,12 @@ fn sum_bytes(columns: usize, run: usize) -> usize {
     2 * run * columns * SUM_PITCH * size_of::<f32>()
 }
 
+/// Bytes of the sums of groups that blocks leave for each other.
+fn shared_sum_bytes(groups: usize, tiles: usize, column_tiles: usize) -> usize {
+    const SUMS_OF_TILES: usize = ROWS * TILE_ROWS;
+    groups * tiles * column_tiles * SUMS_OF_TILES * size_of::<f32>()
+}
+
 /// Whether unpacking takes longer than bringing the bytes: more warps than registers are for in other kernels are of use then.
 fn is_heavy(block_type: BlockType) -> bool {
     use BlockType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K};
@@ -308,7 +314,7 @@ impl Product<'_> {
             self.book_bytes() + 2 * column_tiles * TILE_ROWS * GROUP_BYTES + warps * self.batch_ring();
         let rows = self.tiles.div_ceil(warps);
         let parts = (self.device.card().multiprocessors / rows).clamp(1, groups);
-        let sum_bytes = groups * self.tiles * column_tiles * 32 * 4 * size_of::<f32>();
+        let sum_bytes = shared_sum_bytes(groups, self.tiles, column_tiles);
         // Sums beyond what caches hold cost more than they gain.
         if parts == 1 || sum_bytes > SHARED_SUMS {
             return self.batch(columns);
@@ -362,6 +368,20 @@ impl Product<'_> {
 }
 
 impl CudaDevice {
+    /// The most bytes of sums that blocks leave for each other, with any number of columns up to `columns`.
+    pub(super) fn shared_sums(&self, [rows, cols]: [usize; 2], columns: usize) -> usize {
+        let (tiles, groups) = (rows.div_ceil(ROWS), groups(cols));
+        let processors = self.card().multiprocessors.max(1);
+        // As `shared_batch` has it with as many warps to a block as may be.
+        let parts = processors / tiles.div_ceil(WARPS).max(1);
+        if parts < 2 || tiles >= BATCH_FROM * processors || groups < SHARED_FROM {
+            return 0;
+        }
+        let widths = [2, 4, BATCH_TILES].into_iter().filter(|width| width / 2 * TILE_ROWS < columns);
+        let sums = widths.map(|column_tiles| shared_sum_bytes(groups, tiles, column_tiles));
+        sums.filter(|bytes| *bytes <= SHARED_SUMS).max().unwrap_or(0)
+    }
+
     fn product<'a>(
         &'a self,
         (x, x_stride): (u64, u64),

@@ -101,6 +101,13 @@ impl MatmulOps for CudaDevice {
         }
     }
 
+    fn product_bytes(&self, block_type: BlockType, shape: [usize; 2], columns: usize) -> usize {
+        if !self.multiplies() || self.exact(block_type) {
+            return 0;
+        }
+        self.temporary_bytes(self.shared_sums(shape, columns))
+    }
+
     fn linear_many(&self, x: &Activation, projections: &[Projection]) -> Result<()> {
         if !self.multiplies() {
             return self.on_host(|host| host.linear_many(x, projections));
