@@ -72,8 +72,8 @@ python3 tools/checks/cuda_faults.py "$gruff"
 python3 tools/checks/cuda_profile.py "$gruff"
 
 # Copies that are made as late as may be.
-cargo test --quiet --workspace --test copies
-CUDA_EMULATOR_LATE=1 cargo test --quiet --workspace --test copies
+cargo test --quiet --workspace --test copies --test snapshots
+CUDA_EMULATOR_LATE=1 cargo test --quiet --workspace --test copies --test snapshots
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings

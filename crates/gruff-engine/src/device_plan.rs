@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gruff_kernels::Device;
-use gruff_models::{CachePlan, ModelConfig, PartBytes, Placement};
+use gruff_models::{CachePlan, LayerCache, ModelConfig, PartBytes, Placement};
 
 use crate::EngineOptions;
 use crate::plan::{Bytes, HEADROOM, MemoryPlan, available_memory};
@@ -136,6 +136,10 @@ impl<'a> Planned<'a> {
             let recorded = if only { device.recorded_sequences(options.max_sequences) } else { 0 };
             let borrowed = only && device.free_bytes().is_none();
             let exchange = if shared_out && device.free_bytes().is_some() { EXCHANGE } else { 0 };
+            // Snapshots go to the host, and come from there, through memory of the card.
+            let snapshots = device.runs_behind() && options.prefix_cache != Some(0);
+            let copying: usize = if snapshots { own().map(LayerCache::copying_bytes).sum() } else { 0 };
+            let copying = copying as u64;
             let (available, capped) = self.available.get(index).copied().unwrap_or_default();
             DevicePlan {
                 device: device.name().to_owned(),
@@ -145,7 +149,8 @@ impl<'a> Planned<'a> {
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
                 scratch: scratch_bytes(config, options, logits)
                     .saturating_add(products(options.step_tokens))
-                    .saturating_add(exchange),
+                    .saturating_add(exchange)
+                    .saturating_add(copying),
                 // Theirs are others.
                 recordings: recording_bytes(recorded, config).saturating_add(products(recorded)),
                 available,

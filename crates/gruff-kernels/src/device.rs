@@ -144,7 +144,12 @@ pub(crate) trait Backend:
     }
 
     /// Copies integers out behind what was called; `None` where that is done at once.
-    fn copy_later(&self, _tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+    fn copy_later(&self, _tensor: &Tensor) -> Result<Option<Box<dyn Coming<i32>>>> {
+        Ok(None)
+    }
+
+    /// Has f32 values copied out by a thread behind what was called; `None` where that is done at once.
+    fn copy_aside(&self, _tensor: &Tensor) -> Result<Option<Box<dyn Coming<f32>>>> {
         Ok(None)
     }
 
@@ -658,8 +663,13 @@ impl Device {
     }
 
     /// See [`Backend::copy_later`].
-    pub(crate) fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+    pub(crate) fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming<i32>>>> {
         self.inner.backend.copy_later(tensor)
+    }
+
+    /// See [`Backend::copy_aside`].
+    pub(crate) fn copy_aside(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming<f32>>>> {
+        self.inner.backend.copy_aside(tensor)
     }
 
     /// Whether it runs behind its callers, so that it pays to read the ids of one step while the next one runs.

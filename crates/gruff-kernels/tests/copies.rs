@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gruff_kernels::conformance::Values;
-use gruff_kernels::{CudaError, CudaOptions, DType, Device, Error};
+use gruff_kernels::{CudaError, CudaOptions, DType, Device, Error, elementwise};
 
 /// The card.
 fn card() -> Option<Device> {
@@ -44,4 +44,33 @@ fn bytes_come_back_as_they_went() {
         let first = got.iter().zip(&expected).position(|(got, expected)| got != expected);
         assert_eq!((got.len(), first), (size, None), "{size} bytes");
     }
+}
+
+#[test]
+fn values_copied_aside_are_those_of_the_call() {
+    let Some(device) = card() else { return };
+    const PIECE: usize = 1 << 20;
+    let sizes = [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7];
+    let number = |size: usize, at: usize| (size % 1000 * 4096 + at % 4093) as f32;
+    let mut coming = Vec::new();
+    for size in sizes.into_iter().chain(sizes) {
+        let values: Vec<f32> = (0..size).map(|at| number(size, at)).collect();
+        let tensor = device.scratch(DType::F32, &[1, size]).expect("there is memory");
+        tensor.write_f32(&values).expect("they are written");
+        // What the card is told then goes on beside the copy, in memory that is nobody's else.
+        let later = tensor.read_aside().expect("a copy begins");
+        drop(tensor);
+        let other = device.scratch(DType::F32, &[1, size]).expect("there is memory");
+        elementwise::scale(&other, 0.0).expect("it goes on");
+        coming.push((size, later));
+    }
+    // One that nobody waits for.
+    drop(coming.remove(3));
+    for (size, later) in coming.into_iter().rev() {
+        let got = later.wait().expect("they come");
+        let first = got.iter().enumerate().position(|(at, value)| *value != number(size, at));
+        assert_eq!((got.len(), first), (size, None));
+    }
+    let none = device.zeros(DType::F32, &[0, 3]).expect("nothing is taken");
+    assert!(none.read_aside().expect("nothing is copied").wait().expect("nothing comes").is_empty());
 }

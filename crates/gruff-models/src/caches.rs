@@ -1,9 +1,11 @@
 //! What a model remembers of its sequences, a layer at a time.
 
+use gruff_kernels::elementwise;
 use gruff_kernels::{
     DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepTokens, Tensor,
 };
 
+use crate::snapshot::Copying;
 use crate::{Error, Placement, Result};
 
 /// What one layer remembers.
@@ -140,6 +142,7 @@ pub struct Caches {
     recordings: Recordings,
     layers: Vec<CacheLayer>,
     options: CacheOptions,
+    copying: Copying,
 }
 
 impl Caches {
@@ -169,14 +172,18 @@ impl Caches {
             })
         };
         let layers = plan.layers().iter().enumerate().map(make).collect::<Result<_>>()?;
-        Ok(Self { recordings: Recordings::default(), layers, options: *options })
+        Ok(Self::of(layers, options))
+    }
+
+    fn of(layers: Vec<CacheLayer>, options: &CacheOptions) -> Self {
+        Self { recordings: Recordings::default(), layers, options: *options, copying: Copying::default() }
     }
 
     /// What one of `of` devices that share matrices out has of them: the same memory.
     pub(crate) fn of_rank(&self, rank: usize, of: usize) -> Self {
         let layers = self.layers.len() / of;
         let own = self.layers[rank * layers..(rank + 1) * layers].to_vec();
-        Self { recordings: Recordings::default(), layers: own, options: self.options }
+        Self::of(own, &self.options)
     }
 
     /// The layers' memory, in order.
@@ -187,6 +194,11 @@ impl Caches {
     /// What they were made with.
     pub fn options(&self) -> &CacheOptions {
         &self.options
+    }
+
+    /// The snapshot that was taken last.
+    pub(crate) fn copying(&self) -> &Copying {
+        &self.copying
     }
 
     /// Steps that were recorded on these caches.
@@ -316,7 +328,7 @@ impl Caches {
             })
         };
         let layers = self.layers.iter().map(make).collect::<Result<_>>()?;
-        Ok(Self { recordings: Recordings::default(), layers, options: *options })
+        Ok(Self::of(layers, options))
     }
 
     /// The recurrent state of a linear-attention layer.
@@ -336,6 +348,10 @@ fn copy_entries(tensor: &Tensor, from: u32, to: u32, count: usize) -> Result<()>
     let (from, to) = (from as usize * count, to as usize * count);
     let (from, to) = (tensor.narrow(0, from, count)?, tensor.narrow(0, to, count)?);
     match tensor.dtype() {
+        DType::F32 => {
+            let row = [1, from.len()];
+            elementwise::copy(&from.reshape(&row)?, &to.reshape(&row)?)?;
+        }
         DType::U8 => to.write_u8(&from.to_vec_u8()?)?,
         // Every f16 is an f32, so nothing is lost on the way.
         _ => to.write_f32(&from.to_vec_f32()?)?,

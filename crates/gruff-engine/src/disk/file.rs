@@ -90,11 +90,12 @@ pub(super) enum Section {
 }
 
 impl Section {
-    fn bytes(self) -> Vec<u8> {
+    fn bytes(self) -> Result<Vec<u8>, String> {
         match self {
-            Section::Page(bytes) => bytes,
+            Section::Page(bytes) => Ok(bytes),
             Section::Snapshot(snapshot) => {
-                snapshot.values().iter().flat_map(|value| value.to_le_bytes()).collect()
+                let values = snapshot.values().map_err(|error| error.to_string())?;
+                Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
             }
         }
     }
@@ -126,7 +127,7 @@ pub(super) fn write(
     put(&json)?;
     let mut count = 0;
     for section in sections {
-        put(&section?.bytes())?;
+        put(&section?.bytes()?)?;
         count += 1;
     }
     if count != header.sections() {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::aside::Aside;
 use super::clock;
 use super::error::{CudaError, LEAST_CAPABILITY, LEAST_DRIVER, lasts, words};
 use super::peer::Meeting;
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(super) clock: clock::State,
     /// Through this, larger copies to the host go.
     pub(super) reading: Mutex<Option<Page>>,
+    /// What large copies to the host that nobody waits for are made with.
+    pub(super) aside: Mutex<Option<Aside>>,
 }
 
 /// What is known of a card.
@@ -165,6 +168,7 @@ impl Context {
             lost: OnceLock::new(),
             clock: clock::State::default(),
             reading: Mutex::default(),
+            aside: Mutex::default(),
         };
         opened.make_current().map_err(|error| fail("opening", error))?;
         for stream in [&mut opened.stream, &mut opened.recorder] {
@@ -268,6 +272,10 @@ impl Drop for Context {
         if let Some(page) = reading {
             // SAFETY: whoever copies to it waits.
             unsafe { page.free() };
+        }
+        let aside = self.aside.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(aside) = aside {
+            aside.destroy();
         }
         self.meeting.destroy();
         // SAFETY: retained in `open`.

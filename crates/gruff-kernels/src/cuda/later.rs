@@ -33,7 +33,7 @@ impl Landings {
         context: &Arc<Context>,
         source: CUdeviceptr,
         values: usize,
-    ) -> Result<Box<dyn Coming>> {
+    ) -> Result<Box<dyn Coming<i32>>> {
         let bytes = 4 * values;
         let known = {
             let mut free = self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -67,7 +67,7 @@ impl Flight {
     }
 }
 
-impl Coming for Flight {
+impl Coming<i32> for Flight {
     fn wait(mut self: Box<Self>) -> Result<Vec<i32>> {
         self.arrive()
     }

@@ -6,6 +6,7 @@
 //! Everything runs on one stream, in the order of the calls; only copies to the host wait. Decode steps are recorded as
 //! graphs (`record.rs`), and kernels can be compiled ahead by a rehearsal of what needs them (`phase.rs`).
 
+mod aside;
 mod cache;
 mod ceilings;
 mod clock;
@@ -353,8 +354,12 @@ impl Backend for CudaDevice {
         peer::copy(&self.context, from, to)
     }
 
-    fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming>>> {
+    fn copy_later(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming<i32>>>> {
         self.landings.copy(&self.context, pointer(tensor), tensor.len()).map(Some)
+    }
+
+    fn copy_aside(&self, tensor: &Tensor) -> Result<Option<Box<dyn Coming<f32>>>> {
+        aside::copy(&self.context, tensor)
     }
 
     fn records(&self) -> bool {

@@ -69,8 +69,17 @@ impl Page {
 
     /// Notes that a copy from or to it was put on the stream.
     pub(super) fn note(&self, context: &Context) -> Result<()> {
-        // SAFETY: event and stream live.
-        let record = || unsafe { result::event::record(self.event, context.stream()) };
+        // SAFETY: the stream is the context's.
+        unsafe { self.note_on(context, context.stream()) }
+    }
+
+    /// The same of another stream of the context.
+    ///
+    /// # Safety
+    /// The stream lives, and is the context's.
+    pub(super) unsafe fn note_on(&self, context: &Context, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the event lives; the caller says so of the stream.
+        let record = || unsafe { result::event::record(self.event, stream) };
         context.call(|| "noting a copy".into(), record)
     }
 
