@@ -40,8 +40,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]);
     // Few rows, and as many as cards take together, which is more where there are more multiprocessors: rows of whole groups of
     // 256 values and with a rest, wide ones, and heads of no whole vector.
-    let many = [(70, 2560), (603, 1344), (37, 5120), (70, 800)];
-    for (tokens, width) in [(1, 576), (3, 1280), (4, 2560), (6, 2560), (2, 5120)].into_iter().chain(many) {
+    let many = [(70, 2560), (603, 1344), (37, 5120), (70, 800), (70, 1024), (45, 576)];
+    for (tokens, width) in
+        [(1, 512), (1, 576), (2, 1024), (3, 1280), (4, 2560), (6, 2560), (2, 5120)].into_iter().chain(many)
+    {
         cases.push(for_products(tokens, width));
     }
     cases

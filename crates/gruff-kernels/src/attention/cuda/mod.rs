@@ -19,6 +19,7 @@ use crate::cuda::phase::{self, Phase};
 use crate::cuda::sources::Source;
 use crate::cuda::{CudaDevice, CudaError};
 use crate::device::Backend;
+use crate::norm::cuda::WARP_WIDTH;
 use crate::{Activation, Error, KvDtype, KvLayer, Result, Step, StepSequence, Tensor, Without};
 
 pub(crate) use flash::FLASH;
@@ -335,7 +336,7 @@ impl AttentionOps for CudaDevice {
     }
 
     fn fuses_prepare(&self, layer: &KvLayer) -> bool {
-        self.fuses_norms() && layer.key_dim() <= prepare::WIDEST
+        self.fuses_norms() && layer.key_dim() <= WARP_WIDTH
     }
 
     fn prepare_qkv(&self, step: &Step, qkv: [&Tensor; 3], prepare: &Prepare, layer: &KvLayer) -> Result<()> {

@@ -18,9 +18,6 @@ pub(crate) static PREPARE: Source = Source {
     ],
 };
 
-/// The widest key heads: those whose norm is a warp's.
-pub(super) const WIDEST: usize = 1024;
-
 /// Heads of a block, as in the source.
 const WARPS: usize = 4;
 

@@ -10,6 +10,7 @@ pub(crate) static MANY: Source = Source {
     code: include_str!("many.cu"),
     options: &[],
     variants: &[
+        &[("THREADS", 256), ("EACH", 4)],
         &[("THREADS", 640), ("EACH", 4)],
         &[("THREADS", 1024), ("EACH", 5)],
         &[("THREADS", 1024), ("EACH", 8)],

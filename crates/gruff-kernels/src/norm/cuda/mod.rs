@@ -21,7 +21,7 @@ pub(crate) static SOURCE: Source = Source {
     name: "norm.cu",
     code: include_str!("norm.cu"),
     options: &[],
-    variants: &[&[("THREADS", 32)], &[("THREADS", 320)], &[("THREADS", 1024)]],
+    variants: &[&[("THREADS", 32)], &[("THREADS", 256)], &[("THREADS", 320)], &[("THREADS", 1024)]],
 };
 
 impl CudaDevice {
@@ -34,12 +34,12 @@ impl CudaDevice {
     }
 }
 
-/// The widest rows that a warp takes.
-const WARP_WIDTH: usize = 1024;
+/// The widest rows that a warp takes: heads of attention among them, which `prepare.cu` norms by the same sums.
+pub(crate) const WARP_WIDTH: usize = 512;
 
 /// Threads of a block that takes a row: one for four values.
 fn block_threads(width: usize) -> usize {
-    (groups(width) * 64).min(1024)
+    (groups(width) * 64).clamp(256, 1024)
 }
 
 impl CudaDevice {
