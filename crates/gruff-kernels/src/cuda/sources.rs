@@ -27,6 +27,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("pieces.cuh", include_str!("../matmul/cuda/pieces.cuh")),
     ("packed.cuh", include_str!("../matmul/cuda/packed.cuh")),
     ("terms.cuh", include_str!("../matmul/cuda/terms.cuh")),
+    ("tiles.cuh", include_str!("../matmul/cuda/tiles.cuh")),
     ("rows.cuh", include_str!("../matmul/cuda/rows.cuh")),
     ("pages.cuh", include_str!("../attention/cuda/pages.cuh")),
     ("rope.cuh", include_str!("../rope/cuda/rope.cuh")),

@@ -16,17 +16,6 @@ constexpr int AHEAD = 4 / terms::WORDS;
 constexpr int PARTS = terms::RUNS / AHEAD;
 static_assert(PARTS % 2 == 0, "the first part of a group is always in the first buffer");
 
-struct Input {
-    const float *values;
-    // Values from a row to the next.
-    i64 stride;
-    int rows, cols;
-    // With SLOTS: rows of the output that share a row of x; experts of the stack; experts of a token; the first row of the
-    // output; values from the ids of a token to the next's.
-    int share, experts, used, first;
-    i64 id_stride;
-};
-
 // A lane's weights of some runs, of its upper and its lower row.
 struct Part {
     uint4 words[AHEAD][2][terms::WORDS];
@@ -53,7 +42,7 @@ __device__ __forceinline__ void load(Part &part, const u8 *const (&rows)[2], int
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
-float_few(Matrices matrices, int count, int what, Input x, const int *ids) {
+float_few(Matrices matrices, int count, int what, FloatRows x, const int *ids) {
     in_turn();
     // Sums of a round of groups, of two rounds.
     __shared__ float4 exchanged[2][WARPS][32];
@@ -96,7 +85,7 @@ float_few(Matrices matrices, int count, int what, Input x, const int *ids) {
 #pragma unroll 4
             for (int run = 0; run < terms::RUNS; run++) {
                 float some[8] = {};
-                if (there) terms::load_values(values, begin + run * terms::RUN + mine, x.cols, aligned, some);
+                if (there) load_values(values, begin + run * terms::RUN + mine, x.cols, aligned, some);
 #pragma unroll
                 for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(some[i]));
             }
@@ -114,7 +103,7 @@ float_few(Matrices matrices, int count, int what, Input x, const int *ids) {
                 const int k = begin + (part * AHEAD + run) * terms::RUN;
                 if (k >= x.cols) continue;
                 float some[8] = {};
-                if (there) terms::load_values(values, k + mine, x.cols, aligned, some);
+                if (there) load_values(values, k + mine, x.cols, aligned, some);
                 u32 both[2][4], top[terms::WEIGHT_TERMS][4], bottom[terms::WEIGHT_TERMS][4];
                 terms::split_values(some, scale, both[0], both[1]);
                 terms::split_weights(parts[part % 2].words[run][0], top);

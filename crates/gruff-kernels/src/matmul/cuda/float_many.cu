@@ -8,6 +8,7 @@
 // Constants: WEIGHT; ROWS 64 or 128; COLUMNS 32 to 128; STAGES; ALIGNED (1: all rows begin at multiples of 16 bytes); SLOTS (1: rows
 // of x are gathered by expert, as `moe.cu` lists them).
 #include "terms.cuh"
+#include "tiles.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -37,28 +38,10 @@ struct Input {
     int share;
 };
 
-// Rows of x that one expert multiplies: `count` entries of the order from `start` on.
-struct Batch {
-    int expert, start, count, unused;
-};
-
-// Which rows a block of threads computes.
-struct Tile {
-    const Matrix *matrix;
-    int row, expert;
-    bool glu;
-};
-
-// Row r of the tile. For gated units eight rows of the gate and the same eight of up make sixteen, so that a lane holds both
-// results.
+// Row r of the tile.
 __device__ __forceinline__ const u8 *weight_row(const Matrices &matrices, const Tile &tile, int r, i64 row_bytes) {
-    const Matrix *matrix = tile.matrix;
-    int row = tile.row + r;
-    if (tile.glu) {
-        matrix = &matrices.at[r / 8 % 2];
-        row = tile.row + r / 16 * 8 + r % 8;
-    }
-    return matrix->weights + tile.expert * matrix->matrix_bytes + min(row, matrix->rows - 1) * row_bytes;
+    const Matrix &matrix = matrices.at[matrix_of_eight(tile, r / 8)];
+    return matrix.weights + tile.expert * matrix.matrix_bytes + min(row_of_eight(tile, r / 8) + r % 8, matrix.rows - 1) * row_bytes;
 }
 
 // Where word `word` of row r of a stage lies. Lanes that read together have every second word of two rows of F32, or all four of
@@ -136,29 +119,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_many(
 ) {
     extern __shared__ __align__(128) u8 shared[];
     in_turn();
-    Tile tile;
-    tile.expert = 0;
-    tile.glu = what >= GLU;
+    Batch batch = {};
 #if SLOTS
-    const Batch batch = batches[blockIdx.x];
+    batch = batches[blockIdx.x];
     if (batch.count == 0) return;
-    tile.expert = batch.expert;
 #endif
-    const int step = tile.glu ? ROWS / 2 : ROWS;
-    int rest = blockIdx.y;
-    tile.matrix = &matrices.at[tile.glu ? 0 : matrix_of(matrices, count, step, rest)];
-    tile.row = rest * step;
+    const Tile tile = tile_of_block(matrices, count, what, batch.expert);
 
-    // Which row of x a column is, and which row of the output; none: -1.
+    // Which row of x a column is, and which row of the output.
     int *from = (int *)(shared + STAGES * STAGE_BYTES), *to = from + COLUMNS;
     for (int c = threadIdx.x; c < COLUMNS; c += THREADS) {
-#if SLOTS
-        const int slot = order[batch.start + min(c, batch.count - 1)];
-        from[c] = slot / x.share, to[c] = c < batch.count ? slot : -1;
-#else
-        const int asked = blockIdx.x * COLUMNS + c;
-        from[c] = min(asked, x.rows - 1), to[c] = asked < x.rows ? asked : -1;
-#endif
+        const Column column = column_of(batch, order, x.rows, x.share, c);
+        from[c] = column.from, to[c] = column.to;
     }
     __syncthreads();
 
@@ -225,7 +197,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_many(
     }
 
     // Eight lanes store 32 bytes of a row of the output.
-    const float scale = scale_of(*tile.matrix, tile.expert);
+    const Matrix &matrix = matrices.at[tile.matrix];
+    const float scale = scale_of(matrix, tile.expert);
 #pragma unroll
     for (int i = 0; i < ACROSS; i++) {
 #pragma unroll
@@ -234,17 +207,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_many(
             if (row_of_out < 0) continue;
 #pragma unroll
             for (int k = 0; k < DOWN; k++) {
+                const int row = tile.row + (tile.glu ? top / 16 * 8 + k * 8 + lane / 4 : top + k * 16);
+                const float first = totals[k][i][e], second = totals[k][i][e + 2];
+                if (row >= matrix.rows) continue;
                 if (tile.glu) {
-                    const int row = tile.row + (top + k * 16) / 16 * 8 + lane / 4;
-                    if (row < tile.matrix->rows) {
-                        terms::finish_glu(matrices, what, tile.expert, row, row_of_out, totals[k][i][e], totals[k][i][e + 2]);
-                    }
-                    continue;
-                }
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int row = tile.row + top + k * 16 + half * 8;
-                    if (row < tile.matrix->rows) finish(*tile.matrix, what, scale, row, row_of_out, totals[k][i][e + 2 * half]);
+                    terms::finish_glu(matrices, what, tile.expert, row, row_of_out, first, second);
+                } else {
+                    finish(matrix, what, scale, row, row_of_out, first);
+                    if (row + 8 < matrix.rows) finish(matrix, what, scale, row + 8, row_of_out, second);
                 }
             }
         }

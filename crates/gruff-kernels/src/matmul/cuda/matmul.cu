@@ -12,6 +12,7 @@
 // Constants: WEIGHT; ROWS 64 or 128; COLUMNS 16 to 128; STAGES (halves of groups of x in shared memory, 2 or 3); SLOTS (1: rows of x
 // are gathered by expert, as `moe.cu` lists them).
 #include "packed.cuh"
+#include "tiles.cuh"
 
 #if __CUDA_ARCH_FEAT_SM90_ALL && ROWS == 128 && COLUMNS >= 64
 #define BEHIND 1
@@ -51,24 +52,11 @@ struct Input {
     int share;
 };
 
-// Rows of x that one expert multiplies: `count` entries of the order from `start` on.
-struct Batch {
-    int expert, start, count, unused;
-};
-
-// Which rows a block of threads computes.
-struct Tile {
-    const Matrix *matrix;
-    int matrix_index, row, expert;
-    bool glu;
-};
-
-// Strip `i` of the tile. For gated units eight rows of the gate and the same eight of up make sixteen, so that a lane holds both
-// results.
+// Strip `i` of the tile.
 __device__ __forceinline__ const u8 *strip_at(const Matrices &matrices, const Tile &tile, int i, i64 strip_bytes) {
-    const Matrix *matrix = tile.glu ? &matrices.at[i % 2] : tile.matrix;
-    const int strip = min(tile.row / blocks::STRIP + (tile.glu ? i / 2 : i), (matrix->rows - 1) / blocks::STRIP);
-    return matrix->weights + tile.expert * matrix->matrix_bytes + strip * strip_bytes;
+    const Matrix &matrix = matrices.at[matrix_of_eight(tile, i)];
+    const int strip = min(row_of_eight(tile, i) / blocks::STRIP, (matrix.rows - 1) / blocks::STRIP);
+    return matrix.weights + tile.expert * matrix.matrix_bytes + strip * strip_bytes;
 }
 
 // What a thread copies: words of one strip, one of STRIP_LANES threads that do, and pieces of rows of x.
@@ -213,39 +201,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
 ) {
     extern __shared__ __align__(128) u8 shared[];
     in_turn();
-    Tile tile;
-    tile.expert = 0;
-    tile.glu = what >= GLU;
+    Batch batch = {};
 #if SLOTS
-    const Batch batch = batches[blockIdx.x];
+    batch = batches[blockIdx.x];
     if (batch.count == 0) return;
-    tile.expert = batch.expert;
 #endif
-    // Which matrix, and which of its rows.
-    const int step = tile.glu ? ROWS / 2 : ROWS;
-    int rest = blockIdx.y;
-    tile.matrix_index = 0;
-    if (!tile.glu) {
-#pragma unroll
-        for (int i = 0; i < MATRICES - 1; i++) {
-            const int tiles = (matrices.at[i].rows + step - 1) / step;
-            if (tile.matrix_index == i && i + 1 < count && rest >= tiles) tile.matrix_index = i + 1, rest -= tiles;
-        }
-    }
-    tile.matrix = &matrices.at[tile.matrix_index];
-    tile.row = rest * step;
+    const Tile tile = tile_of_block(matrices, count, what, batch.expert);
 
     // Where rows of x begin, in words of 16 bytes, and which rows of the output theirs are.
     int *from = (int *)(shared + FROM_AT), *to = from + COLUMNS;
     for (int c = threadIdx.x; c < COLUMNS; c += THREADS) {
-#if SLOTS
-        const int slot = order[batch.start + min(c, batch.count - 1)], row = slot / x.share;
-        to[c] = c < batch.count ? slot : -1;
-#else
-        const int asked = blockIdx.x * COLUMNS + c, row = min(asked, x.rows - 1);
-        to[c] = asked < x.rows ? asked : -1;
-#endif
-        from[c] = row / 8 * groups * (pieces::GROUP / 16) + row % 8;
+        const Column column = column_of(batch, order, x.rows, x.share, c);
+        from[c] = column.from / 8 * groups * (pieces::GROUP / 16) + column.from % 8;
+        to[c] = column.to;
     }
     u32 *book = (u32 *)shared;
     for (int i = threadIdx.x; i < Weight::TABLE; i += THREADS) book[i] = table[i];
@@ -322,17 +290,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) matmul(
         }
     }
     __syncthreads();
-    const float scale = scale_of(*tile.matrix, tile.expert);
+    const Matrix &matrix = matrices.at[tile.matrix];
+    const float scale = scale_of(matrix, tile.expert);
+    const int step = rows_of(tile);
 #pragma unroll 1
     for (int i = threadIdx.x; i < step * COLUMNS; i += THREADS) {
         const int c = i / step, r = i % step, row = tile.row + r;
-        if (to[c] < 0 || row >= tile.matrix->rows) continue;
+        if (to[c] < 0 || row >= matrix.rows) continue;
         const float *column = results + c * RESULT_PITCH;
         if (tile.glu) {
             const float *both = column + r / 8 * 16 + r % 8;
             finish_glu(matrices, what, tile.expert, row, to[c], both[0], both[8]);
         } else {
-            finish(*tile.matrix, what, scale, row, to[c], column[r]);
+            finish(matrix, what, scale, row, to[c], column[r]);
         }
     }
 }

@@ -101,8 +101,7 @@ __device__ __forceinline__ int lanes_of(int cols, int group) {
 // Stores what a gated unit gives in row `row` for row `to` of x.
 __device__ __forceinline__ void finish_glu(const Matrices &matrices, int what, int expert, int row, i64 to, float gate, float up) {
     const Matrix &matrix = matrices.at[0];
-    gate = __fmul_rn(gate, scale_of(matrix, expert)), up = __fmul_rn(up, scale_of(matrices.at[1], expert));
-    const float value = gate_value(what - GLU, gate) * up;
+    const float value = glu_value(matrices, what, expert, gate, up);
     matrix.out[to * matrix.out_stride + row] = value;
     if (matrices.pieces) pieces::store_value(matrices.pieces, (int)matrices.groups, (int)to, row, value);
 }

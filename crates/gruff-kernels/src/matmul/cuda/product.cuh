@@ -50,6 +50,35 @@ __device__ __forceinline__ void finish(const Matrix &matrix, int what, float sca
     finish(matrix, what, scale, row, to, what == ADD ? matrix.out[to * matrix.out_stride + row] : 0.0f, sum);
 }
 
+// What a gated unit gives, of the sums of its gate and its up.
+__device__ __forceinline__ float glu_value(const Matrices &matrices, int what, int expert, float gate, float up) {
+    gate = __fmul_rn(gate, scale_of(matrices.at[0], expert)), up = __fmul_rn(up, scale_of(matrices.at[1], expert));
+    return gate_value(what - GLU, gate) * up;
+}
+
+// Rows of x in f32.
+struct FloatRows {
+    const float *values;
+    // Values from a row to the next.
+    i64 stride;
+    int rows, cols;
+    // With SLOTS: rows of the output that share a row of x; experts of the stack; experts of a token; the first row of the
+    // output; values from the ids of a token to the next's.
+    int share, experts, used, first;
+    i64 id_stride;
+};
+
+// Eight values of x from k on, zeros behind the end.
+__device__ __forceinline__ void load_values(const float *row, int k, int cols, bool aligned, float (&to)[8]) {
+    if (aligned && k + 8 <= cols) {
+        *(float4 *)to = *(const float4 *)(row + k);
+        *(float4 *)(to + 4) = *(const float4 *)(row + k + 4);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) to[i] = k + i < cols ? row[k + i] : 0.0f;
+    }
+}
+
 using ptx::copies_made;
 using ptx::copies_wait;
 using ptx::copy_16;

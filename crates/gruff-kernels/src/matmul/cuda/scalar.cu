@@ -34,17 +34,7 @@ typedef u16 Stored;
 __device__ __forceinline__ float value(Stored bits) { return bf16_to_float(bits); }
 #endif
 
-struct Input {
-    const float *values;
-    // Values from a row to the next.
-    i64 stride;
-    int rows, cols;
-    // With SLOTS, as in `matvec.cu`.
-    int share, experts, used, first;
-    i64 id_stride;
-};
-
-// Eight values from k on, zeros behind the end.
+// Eight weights from k on, zeros behind the end.
 __device__ __forceinline__ void load_weights(const Stored *row, int k, int cols, bool aligned, float (&to)[8]) {
     if (aligned && k + 8 <= cols) {
         Stored eight[8];
@@ -63,29 +53,13 @@ __device__ __forceinline__ void load_weights(const Stored *row, int k, int cols,
     }
 }
 
-__device__ __forceinline__ void load_values(const float *row, int k, int cols, bool aligned, float (&to)[8]) {
-    if (aligned && k + 8 <= cols) {
-        *(float4 *)to = *(const float4 *)(row + k);
-        *(float4 *)(to + 4) = *(const float4 *)(row + k + 4);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) to[i] = k + i < cols ? row[k + i] : 0.0f;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(256)
-scalar(Matrices matrices, int count, int what, Input x, const int *ids) {
+scalar(Matrices matrices, int count, int what, FloatRows x, const int *ids) {
     in_turn();
     const int lane = threadIdx.x & 31;
     int pair = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, index = 0;
     const bool glu = what >= GLU;
-    if (!glu) {
-#pragma unroll
-        for (int i = 0; i < MATRICES - 1; i++) {
-            const int pairs = (matrices.at[i].rows + 1) / 2;
-            if (index == i && i + 1 < count && pair >= pairs) index = i + 1, pair -= pairs;
-        }
-    }
+    if (!glu) index = matrix_of(matrices, count, 2, pair);
     const Matrix &matrix = matrices.at[index];
     const int row = glu ? pair : 2 * pair;
     if (row >= matrix.rows) return;
@@ -131,9 +105,8 @@ scalar(Matrices matrices, int count, int what, Input x, const int *ids) {
         const float first = warp_sum(sums[0][c]), second = warp_sum(sums[1][c]);
         if (from + c >= x.rows) continue;
         if (glu) {
-            const float gate = __fmul_rn(first, scale_of(matrices.at[0], expert));
-            const float up = __fmul_rn(second, scale_of(matrices.at[1], expert));
-            if (lane == 0) matrix.out[(to + c) * matrix.out_stride + row] = gate_value(what - GLU, gate) * up;
+            const float value = glu_value(matrices, what, expert, first, second);
+            if (lane == 0) matrix.out[(to + c) * matrix.out_stride + row] = value;
         } else if (lane == 0) {
             finish(matrix, what, scale_of(matrix, expert), row, to + c, first);
         } else if (lane == 1 && row + 1 < matrix.rows) {

@@ -12,7 +12,7 @@ extern "C" __global__ void to_terms(const float *x, i64 stride, int cols, u8 *ou
     if (group >= groups) return;
     x += row * stride;
     float values[8], scale = 1.0f;
-    terms::load_values(x, group * terms::GROUP + lane * 8, cols, ((size_t)x & 15) == 0, values);
+    load_values(x, group * terms::GROUP + lane * 8, cols, ((size_t)x & 15) == 0, values);
 #if WEIGHT == 1
     float largest = 0.0f, inverse;
 #pragma unroll

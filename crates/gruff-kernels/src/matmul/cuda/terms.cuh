@@ -62,17 +62,6 @@ static __device__ __forceinline__ void group_scale(float largest, float &scale, 
     inverse = __uint_as_float((exponent - 14) << 23);
 }
 
-// Eight values of x from k on, zeros behind the end.
-static __device__ __forceinline__ void load_values(const float *row, int k, int cols, bool aligned, float (&to)[8]) {
-    if (aligned && k + 8 <= cols) {
-        *(float4 *)to = *(const float4 *)(row + k);
-        *(float4 *)(to + 4) = *(const float4 *)(row + k + 4);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) to[i] = k + i < cols ? row[k + i] : 0.0f;
-    }
-}
-
 // 16 bytes of weights that do not lie on such a border, from value k of a row on.
 static __device__ __forceinline__ uint4 gather_word(const u8 *row, int k, int cols) {
     constexpr int VALUES = 16 / WEIGHT_BYTES;
@@ -121,9 +110,7 @@ static __device__ __forceinline__ void multiply(
 
 // What a gated unit gives in row `row` for row `to` of x.
 static __device__ __forceinline__ void finish_glu(const Matrices &matrices, int what, int expert, int row, i64 to, float gate, float up) {
-    const Matrix &matrix = matrices.at[0];
-    gate = __fmul_rn(gate, scale_of(matrix, expert)), up = __fmul_rn(up, scale_of(matrices.at[1], expert));
-    matrix.out[to * matrix.out_stride + row] = gate_value(what - GLU, gate) * up;
+    matrices.at[0].out[to * matrices.at[0].out_stride + row] = glu_value(matrices, what, expert, gate, up);
 }
 
 } // namespace terms
