@@ -1,10 +1,51 @@
-//! Where NVIDIA's libraries are, besides the loader's own search path.
+//! Where NVIDIA's libraries are found.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+
+/// A library that is looked for.
+pub(super) struct Wanted<'a> {
+    /// The variable of the environment that names its file: then it is nowhere else.
+    pub(super) variable: &'a str,
+    /// Its file's names, best first.
+    pub(super) names: &'a [String],
+    /// Folders that wheels have it in, below a Python environment's packages.
+    pub(super) wheels: &'a [&'a str],
+}
+
+impl Wanted<'_> {
+    /// The first that `load` takes: the one that the user names, or of the loader's own search path, CUDA toolkits, Python
+    /// environments. `load` says what is wrong with one, to stand behind its path: nothing if it cannot be loaded.
+    ///
+    /// # Errors
+    /// Where it was looked for.
+    pub(super) fn find<T>(&self, mut load: impl FnMut(&Path) -> Result<T, String>) -> Result<T, String> {
+        let mut tried = Vec::new();
+        for path in self.candidates(std::env::var_os(self.variable).as_deref()) {
+            match load(&path) {
+                Ok(found) => return Ok(found),
+                Err(fault) => tried.push(format!("{}{fault}", path.display())),
+            }
+        }
+        Err(tried.join(", "))
+    }
+
+    fn candidates(&self, named: Option<&OsStr>) -> Vec<PathBuf> {
+        if let Some(named) = named {
+            return vec![named.into()];
+        }
+        // By name alone: the loader's own search path.
+        let mut found: Vec<PathBuf> = self.names.iter().map(PathBuf::from).collect();
+        for folder in folders(self.wheels) {
+            found.extend(self.names.iter().map(|name| folder.join(name)).filter(|path| path.is_file()));
+        }
+        found
+    }
+}
 
 /// Folders of toolkits and Python environments, those of the user's environment first; `inside` are those that wheels have
 /// below a Python environment.
-pub(super) fn folders(inside: &[&str]) -> Vec<PathBuf> {
+fn folders(inside: &[&str]) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = std::env::var_os(variable) {
@@ -44,4 +85,23 @@ fn wheels(root: &Path, inside: &[&str]) -> Vec<PathBuf> {
         .flat_map(|site| inside.iter().map(move |folder| site.join(folder)))
         .filter(|path| path.is_dir())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_loads_is_taken_and_the_others_are_told() {
+        let names = ["newer".to_owned(), "older".to_owned()];
+        let wanted = Wanted { variable: "GRUFF_LIBRARY_OF_NO_NAME", names: &names, wheels: &[] };
+        let load = |path: &Path| match path == Path::new("older") {
+            true => Ok("taken"),
+            false => Err(", which is too new".to_owned()),
+        };
+        assert_eq!(wanted.find(load), Ok("taken"));
+        let nothing = wanted.find(|_| Err::<(), _>(String::new()));
+        assert_eq!(nothing, Err("newer, older".to_owned()));
+        assert_eq!(wanted.candidates(Some(OsStr::new("/own/library"))), [Path::new("/own/library")]);
+    }
 }

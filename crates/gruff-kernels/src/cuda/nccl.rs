@@ -2,7 +2,7 @@
 //! the cards of one process.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::CUstream;
@@ -10,7 +10,8 @@ use libloading::Library;
 
 use super::driver::Context;
 use super::error::CudaError;
-use super::{CudaDevice, libraries, pointer};
+use super::libraries::Wanted;
+use super::{CudaDevice, pointer};
 use crate::{Result, Tensor};
 
 type Comm = *mut c_void;
@@ -55,14 +56,10 @@ impl Nccl {
     /// # Errors
     /// [`CudaError::NoNccl`] when it is not found.
     pub(crate) fn find() -> Result<Self, CudaError> {
-        let mut tried = Vec::new();
-        for candidate in candidates() {
-            match Self::load(&candidate) {
-                Ok(found) => return Ok(found),
-                Err(_) => tried.push(candidate.display().to_string()),
-            }
-        }
-        Err(CudaError::NoNccl { tried: tried.join(", ") })
+        let names = ["libnccl.so.2".to_owned()];
+        let wanted = Wanted { variable: "GRUFF_NCCL", names: &names, wheels: &["nvidia/nccl/lib"] };
+        let found = wanted.find(|path| Self::load(path).map_err(|_| String::new()));
+        found.map_err(|tried| CudaError::NoNccl { tried })
     }
 
     fn load(path: &Path) -> Result<Self, libloading::Error> {
@@ -119,17 +116,6 @@ impl Nccl {
 fn text(words: *const c_char) -> Option<String> {
     // SAFETY: a string that ends with zero, read at once.
     (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned())
-}
-
-/// Where the library may be, best first.
-fn candidates() -> Vec<PathBuf> {
-    if let Some(named) = std::env::var_os("GRUFF_NCCL") {
-        return vec![PathBuf::from(named)];
-    }
-    let name = "libnccl.so.2";
-    let folders = libraries::folders(&["nvidia/nccl/lib"]).into_iter();
-    let found = folders.map(|folder| folder.join(name)).filter(|path| path.is_file());
-    [PathBuf::from(name)].into_iter().chain(found).collect()
 }
 
 /// Held while an operation is put on its streams: cards that two models share meet their operations in the same order.

@@ -1,13 +1,13 @@
 //! NVRTC, the library that compiles CUDA C++ at run time: where it is found, and its few functions.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
 use libloading::Library;
 
 use super::error::CudaError;
-use super::libraries;
+use super::libraries::Wanted;
 use super::sources::HEADERS;
 
 /// Where PyPI's wheels have the library.
@@ -52,21 +52,15 @@ impl Nvrtc {
     /// # Errors
     /// [`CudaError::NoCompiler`] when it is not found.
     pub fn find(driver: i32) -> Result<Self, CudaError> {
-        let driver_major = driver / 1000;
-        let mut tried = Vec::new();
-        for candidate in candidates(driver_major) {
-            match Self::load(&candidate) {
-                Ok(found) if found.version.0 <= driver_major => return Ok(found),
-                Ok(found) => tried.push(format!(
-                    "{}, which is for CUDA {}.{}",
-                    candidate.display(),
-                    found.version.0,
-                    found.version.1
-                )),
-                Err(_) => tried.push(candidate.display().to_string()),
-            }
-        }
-        Err(CudaError::NoCompiler { driver, tried: tried.join(", ") })
+        let newest = driver / 1000;
+        let names = names(newest);
+        let wanted = Wanted { variable: "GRUFF_NVRTC", names: &names, wheels: &WHEELS };
+        let found = wanted.find(|path| match Self::load(path) {
+            Ok(found) if found.version.0 <= newest => Ok(found),
+            Ok(found) => Err(format!(", which is for CUDA {}.{}", found.version.0, found.version.1)),
+            Err(_) => Err(String::new()),
+        });
+        found.map_err(|tried| CudaError::NoCompiler { driver, tried })
     }
 
     fn load(path: &Path) -> Result<Self, libloading::Error> {
@@ -242,22 +236,9 @@ impl Drop for Destroyed<'_> {
     }
 }
 
-/// Where the library may be, best first.
-fn candidates(driver_major: i32) -> Vec<PathBuf> {
-    if let Some(named) = std::env::var_os("GRUFF_NVRTC") {
-        return vec![PathBuf::from(named)];
-    }
-    let names = names(driver_major);
-    // By name alone: the loader's own search path.
-    let mut found: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-    for folder in libraries::folders(&WHEELS) {
-        found.extend(names.iter().map(|name| folder.join(name)).filter(|path| path.is_file()));
-    }
-    found
-}
-
-fn names(driver_major: i32) -> Vec<String> {
-    let majors = (12..=driver_major).rev();
+/// The library's file, for CUDA of this major version and of older ones.
+fn names(newest: i32) -> Vec<String> {
+    let majors = (12..=newest).rev();
     if cfg!(windows) {
         return majors.map(|major| format!("nvrtc64_{major}0_0.dll")).collect();
     }
