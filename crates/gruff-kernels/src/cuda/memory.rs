@@ -211,6 +211,7 @@ pub(super) fn pooled_bytes(bytes: usize) -> Option<usize> {
 }
 
 impl Pool {
+    /// Memory of undefined content, or `None` when there is none; then more may be kept than is needed, here for instance.
     pub(crate) fn take(self: &Arc<Self>, context: &Arc<Context>, bytes: usize) -> Option<Pooled> {
         let class = pooled_bytes(bytes)?;
         let rehearsing = context.phase() == Phase::Rehearsing;

@@ -33,12 +33,12 @@ mod uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cudarc::driver::sys::CUdeviceptr;
 
 use crate::buffer::{ForeignBytes, Memory, Reuse};
-use crate::device::Backend;
+use crate::device::{Backend, Spare, take_or_make_room};
 use crate::later::Coming;
 use crate::profile::Clock;
 use crate::reference::ReferenceDevice;
@@ -113,6 +113,8 @@ pub(crate) struct CudaDevice {
     graphs: bool,
     early: Early,
     without: Vec<Without>,
+    /// What its device keeps.
+    spare: OnceLock<Weak<dyn Spare>>,
     kernels: Kernels,
     context: Arc<Context>,
 }
@@ -153,6 +155,7 @@ impl CudaDevice {
             graphs,
             early: Early::new(options.early_launch, card),
             without: options.without,
+            spare: OnceLock::new(),
             kernels,
             context,
         })
@@ -203,7 +206,12 @@ impl CudaDevice {
     }
 
     fn take_from(&self, pool: &Arc<Pool>, bytes: usize) -> Result<Pooled> {
-        pool.take(&self.context, bytes).ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
+        let take = || pool.take(&self.context, bytes);
+        let memory = match self.spare.get().and_then(Weak::upgrade) {
+            Some(spare) => take_or_make_room(&*spare, take),
+            None => take(),
+        };
+        memory.ok_or_else(|| Error::OutOfMemory { device: self.name.clone(), bytes })
     }
 
     /// Values copied to the card, for kernels that are launched while the handle lives. They cannot be part of a
@@ -324,6 +332,11 @@ impl Backend for CudaDevice {
 
     fn part(&self, address: u64, bytes: usize) -> Option<Memory> {
         Some(Memory::Cuda(CudaMemory::part(&self.context, address, bytes)))
+    }
+
+    fn attach(&self, spare: Weak<dyn Spare>) {
+        // Once: a device has one backend.
+        let _ = self.spare.set(spare);
     }
 
     fn forget_temporaries(&self) {

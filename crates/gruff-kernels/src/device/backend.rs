@@ -1,5 +1,8 @@
 //! What a device implements.
 
+use std::sync::Weak;
+
+use super::Spare;
 use crate::attention::AttentionOps;
 use crate::buffer::{ForeignBytes, Memory, Reuse};
 use crate::cuda::CudaDevice;
@@ -80,6 +83,9 @@ pub(crate) trait Backend:
     fn part(&self, _address: u64, _bytes: usize) -> Option<Memory> {
         None
     }
+
+    /// Tells it what may be given back where an operation finds no memory.
+    fn attach(&self, _spare: Weak<dyn Spare>) {}
 
     /// Gives back memory of its own that operations took beside tensors and nobody holds.
     fn forget_temporaries(&self) {}

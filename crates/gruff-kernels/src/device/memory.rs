@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use gruff_blocks::BlockType;
 
-use super::{Device, lock};
+use super::{Device, Inner, lock, take_or_make_room};
 use crate::buffer::{Buffer, ForeignBytes, Memory, Reuse};
 use crate::cuda::strips::Strips;
 use crate::{DType, Error, Result, Tensor};
@@ -156,7 +156,8 @@ impl Device {
 
     pub(crate) fn import(&self, bytes: ForeignBytes) -> Result<Buffer> {
         let len = (*bytes).as_ref().len();
-        let memory = self.inner.backend.import(bytes).ok_or_else(|| self.out_of_memory(len))?;
+        let memory = take_or_make_room(&*self.inner, || self.inner.backend.import(bytes.clone()));
+        let memory = memory.ok_or_else(|| self.out_of_memory(len))?;
         if !borrowed(&memory) {
             self.count(len);
         }
@@ -204,7 +205,8 @@ impl Device {
     ) -> Result<Buffer> {
         let bytes = strips.matrix_bytes(rows).and_then(|matrix| matrix.checked_mul(matrices));
         let bytes = bytes.ok_or_else(|| self.out_of_memory(usize::MAX))?;
-        let memory = self.inner.backend.import_strips(packed, strips, rows, bytes);
+        let import = || self.inner.backend.import_strips(packed, strips, rows, bytes);
+        let memory = take_or_make_room(&*self.inner, import);
         let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
         self.count(bytes);
         Ok(Buffer::new(self, memory, bytes, Reuse::Owned))
@@ -232,30 +234,12 @@ impl Device {
     }
 
     fn take(&self, bytes: usize, reuse: Reuse) -> Result<Buffer> {
-        let take = || self.inner.backend.allocate(bytes);
-        // While a recording is made nothing can be given back: it may be part of it.
-        let memory = take().or_else(|| match self.inner.backend.scratch_reuse() {
-            Reuse::Recorded => None,
-            _ => {
-                // What was given back for steps of other sizes may be in the way.
-                self.forget_scratch();
-                take().or_else(|| self.forget_recordings().then(take)?)
-            }
-        });
+        let memory = take_or_make_room(&*self.inner, || self.inner.backend.allocate(bytes));
         let memory = memory.ok_or_else(|| self.out_of_memory(bytes))?;
         if reuse != Reuse::Rehearsed {
             self.count(bytes);
         }
         Ok(Buffer::new(self, memory, bytes, reuse))
-    }
-
-    /// Gives back scratch memory that nobody holds.
-    pub(super) fn forget_scratch(&self) {
-        let free = std::mem::take(&mut *lock(&self.inner.free));
-        for (bytes, memories) in free {
-            self.inner.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
-        }
-        self.inner.backend.forget_temporaries();
     }
 
     pub(super) fn count(&self, bytes: usize) {
@@ -265,6 +249,17 @@ impl Device {
 
     pub(super) fn out_of_memory(&self, bytes: usize) -> Error {
         Error::OutOfMemory { device: self.name().to_owned(), bytes }
+    }
+}
+
+impl Inner {
+    /// Gives back scratch memory that nobody holds, and what operations took beside tensors.
+    pub(super) fn forget_free(&self) {
+        let free = std::mem::take(&mut *lock(&self.free));
+        for (bytes, memories) in free {
+            self.allocated.fetch_sub(bytes * memories.len(), Ordering::Relaxed);
+        }
+        self.backend.forget_temporaries();
     }
 }
 

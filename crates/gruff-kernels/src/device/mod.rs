@@ -3,12 +3,13 @@
 mod backend;
 mod memory;
 mod recordings;
+mod spare;
 mod stream;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use gruff_blocks::BlockType;
 
@@ -25,6 +26,7 @@ pub(crate) use backend::Backend;
 pub(crate) use memory::BORDER;
 pub(crate) use recordings::Lease;
 use recordings::Recorded;
+pub(crate) use spare::{Spare, take_or_make_room};
 
 /// How activations enter a product with packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -82,7 +84,10 @@ impl Device {
             allocated: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
         };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        let own: Weak<Inner> = Arc::downgrade(&inner);
+        inner.backend.attach(own);
+        Self { inner }
     }
 
     /// The reference device: scalar code, f64 accumulation, its memory reachable by copying only.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::memory::BORDER;
-use super::{Device, lock};
+use super::{Device, Inner, lock};
 use crate::buffer::{Buffer, Memory, Reuse};
 use crate::replay::{MOST_SEQUENCES, Recording};
 use crate::{Result, Step};
@@ -115,10 +115,10 @@ impl Device {
             return Ok(true);
         }
         let bytes = recorded.end;
-        self.drop_recordings(&mut recorded);
+        self.inner.drop_recordings(&mut recorded);
         let take = || self.inner.backend.allocate_undefined(bytes);
         let whole = take().or_else(|| {
-            self.forget_scratch();
+            self.inner.forget_free();
             take()
         });
         recorded.whole = Some(whole.ok_or_else(|| self.out_of_memory(bytes))?);
@@ -157,23 +157,25 @@ impl Device {
     pub(crate) fn is_rehearsing(&self) -> bool {
         self.inner.backend.scratch_reuse() == Reuse::Rehearsed
     }
+}
 
+impl Inner {
     /// Gives back the memory of all recordings, which are made anew when their steps come again; `false` where there is
     /// none, or one of them or its result is in use.
-    pub(super) fn forget_recordings(&self) -> bool {
-        let mut recorded = lock(&self.inner.recorded);
+    pub(super) fn forget_recorded(&self) -> bool {
+        let mut recorded = lock(&self.recorded);
         if recorded.leased || recorded.in_use > 0 || recorded.whole.is_none() {
             return false;
         }
         self.drop_recordings(&mut recorded);
         // Under the lock: nobody begins a recording meanwhile.
-        self.inner.backend.forget_recordings();
+        self.backend.forget_recordings();
         true
     }
 
     fn drop_recordings(&self, recorded: &mut Recorded) {
         recorded.generation += 1;
         recorded.whole = None;
-        self.inner.allocated.fetch_sub(std::mem::take(&mut recorded.bytes), Ordering::Relaxed);
+        self.allocated.fetch_sub(std::mem::take(&mut recorded.bytes), Ordering::Relaxed);
     }
 }
