@@ -51,6 +51,17 @@ impl<'a> Check<'a> {
         shape: &[usize],
     ) -> Result<()> {
         self.on_device(operand, tensor.device())?;
+        self.alike(operand, tensor, dtype, shape)
+    }
+
+    /// The operand has this type and this shape, wherever it lives.
+    pub(crate) fn alike(
+        &self,
+        operand: &'static str,
+        tensor: &Tensor,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<()> {
         if tensor.dtype() != dtype {
             return Err(Error::DType { op: self.op, operand, found: tensor.dtype(), expected: dtype });
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use half::f16;
 
 use crate::buffer::Buffer;
+use crate::check::Check;
 use crate::{Device, Error, Result};
 
 /// The number type of a dense tensor.
@@ -243,12 +244,24 @@ impl Tensor {
             return Ok(self.clone());
         }
         let copy = device.scratch(self.dtype, self.shape())?;
-        let direct = if self.is_contiguous() { device.copy_from_peer(self, &copy) } else { None };
-        match direct {
-            Some(copied) => copied?,
-            None => copy.write_raw(&self.to_raw()?)?,
-        }
+        copy.copy_from(self)?;
         Ok(copy)
+    }
+
+    /// Copies the values of a tensor of the same type and shape, on this device or another. What lies together on a card goes
+    /// to a card behind what both were called for, and nobody waits; all else goes through the host's memory.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`] where the two differ, [`Error::Alias`] where they overlap; what the devices say.
+    pub fn copy_from(&self, from: &Tensor) -> Result<()> {
+        let check = Check::new("copy_from", self)?;
+        check.alike("the source", from, self.dtype, self.shape())?;
+        check.disjoint("the target", self, from)?;
+        let direct = match self.is_contiguous() && from.is_contiguous() {
+            true => self.device().copy_from_peer(from, self),
+            false => None,
+        };
+        direct.unwrap_or_else(|| self.write_raw(&from.to_raw()?))
     }
 
     /// Copies the values out, in order. Waits for the device. Half-precision values are widened.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gruff_kernels::conformance::Values;
-use gruff_kernels::{CudaError, CudaOptions, DType, Device, Error, elementwise};
+use gruff_kernels::{Activations, CudaError, CudaOptions, DType, Device, Error, elementwise};
 
 /// The card.
 fn card() -> Option<Device> {
@@ -73,4 +73,24 @@ fn values_copied_aside_are_those_of_the_call() {
     }
     let none = device.zeros(DType::F32, &[0, 3]).expect("nothing is taken");
     assert!(none.read_aside().expect("nothing is copied").wait().expect("nothing comes").is_empty());
+}
+
+#[test]
+fn a_card_copies_its_own_memory() {
+    let Some(device) = card() else { return };
+    let values: Vec<u8> = bytes(7, 3 * 5000);
+    let pool = device.zeros(DType::U8, &[4, 5000]).expect("there is memory");
+    let rows = |first| pool.narrow(0, first, 1).expect("it is there");
+    pool.narrow(0, 0, 3).expect("they are there").write_u8(&values).expect("they are written");
+    rows(3).copy_from(&rows(1)).expect("it is copied");
+    rows(1).copy_from(&rows(0)).expect("it is copied");
+    let expected = [&values[..5000], &values[..5000], &values[10_000..], &values[5000..10_000]].concat();
+    assert_eq!(pool.to_vec_u8().expect("it comes back"), expected);
+    let other = Device::reference(Activations::F32).zeros(DType::U8, &[1, 5000]).expect("there is memory");
+    other.copy_from(&rows(3)).expect("it is copied");
+    assert_eq!(other.to_vec_u8().expect("it is here"), &values[5000..10_000]);
+    assert!(matches!(rows(1).copy_from(&pool), Err(Error::Shape { .. })));
+    assert!(matches!(rows(1).copy_from(&rows(1)), Err(Error::Alias { .. })));
+    let halves = device.zeros(DType::F16, &[1, 5000]).expect("there is memory");
+    assert!(matches!(rows(1).copy_from(&halves), Err(Error::DType { .. })));
 }

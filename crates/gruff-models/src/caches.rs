@@ -1,8 +1,7 @@
 //! What a model remembers of its sequences, a layer at a time.
 
-use gruff_kernels::elementwise;
 use gruff_kernels::{
-    DType, Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepTokens, Tensor,
+    Device, KvDtype, KvLayer, PAGE_LEN, Recordings, StateLayer, StateShape, Step, StepTokens, Tensor,
 };
 
 use crate::snapshot::Copying;
@@ -347,16 +346,7 @@ impl Caches {
 fn copy_entries(tensor: &Tensor, from: u32, to: u32, count: usize) -> Result<()> {
     let (from, to) = (from as usize * count, to as usize * count);
     let (from, to) = (tensor.narrow(0, from, count)?, tensor.narrow(0, to, count)?);
-    match tensor.dtype() {
-        DType::F32 => {
-            let row = [1, from.len()];
-            elementwise::copy(&from.reshape(&row)?, &to.reshape(&row)?)?;
-        }
-        DType::U8 => to.write_u8(&from.to_vec_u8()?)?,
-        // Every f16 is an f32, so nothing is lost on the way.
-        _ => to.write_f32(&from.to_vec_f32()?)?,
-    }
-    Ok(())
+    Ok(to.copy_from(&from)?)
 }
 
 fn describe(layer: Option<&CacheLayer>) -> &'static str {

@@ -154,7 +154,7 @@ impl Cache {
         for (to, from) in sequences.iter().enumerate() {
             let len = self.sequences[*from].tokens.len();
             for (from, to) in self.views(*from, len)?.iter().zip(copy.views(to, len)?) {
-                to.write_f32(&from.to_vec_f32()?)?;
+                to.copy_from(from)?;
             }
         }
         copy.sequences.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! Copies between cards: on the stream of the one that reads on, behind what the other one has launched. Neither is waited
+//! Copies between cards, or within one: on the stream of the one that reads on, behind what the other one has launched. Neither is waited
 //! for by the host. Where cards do not reach each other's memory the driver copies through the host's.
 
 use std::sync::{Arc, OnceLock};
@@ -52,14 +52,28 @@ fn memory(tensor: &Tensor) -> Option<&CudaMemory> {
     }
 }
 
-/// Copies `from` of another card to `to` of the card `here`; `None` where `from` is on no card, or one of the two is
+/// Copies `from` of this or another card to `to` of the card `here`; `None` where `from` is on no card, or one of the two is
 /// recorded or rehearsed.
 pub(super) fn copy(here: &Arc<Context>, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
     let there = memory(from)?.context();
     if [here, there].iter().any(|context| context.phase() != Phase::Running) {
         return None;
     }
-    Some(copy_between(here, there, from, to))
+    Some(match Arc::ptr_eq(here, there) {
+        true => copy_within(here, from, to),
+        false => copy_between(here, there, from, to),
+    })
+}
+
+fn copy_within(here: &Context, from: &Tensor, to: &Tensor) -> Result<()> {
+    let bytes = from.span_bytes();
+    here.clock.touch();
+    here.call(
+        || format!("copying {bytes} bytes"),
+        // SAFETY: both tensors have that many bytes and do not overlap (checked by the caller); the stream's order keeps their
+        // memory until the copy is made.
+        || unsafe { result::memcpy_dtod_async(pointer(to), pointer(from), bytes, here.stream()) },
+    )
 }
 
 fn copy_between(here: &Arc<Context>, there: &Arc<Context>, from: &Tensor, to: &Tensor) -> Result<()> {

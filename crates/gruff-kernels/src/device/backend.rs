@@ -103,7 +103,7 @@ pub(crate) trait Backend:
         false
     }
 
-    /// Copies a tensor of another device without waiting for either, behind what was called on both; `None` where they
+    /// Copies a tensor of this or another device without waiting for either, behind what was called on both; `None` where they
     /// cannot. Both are alike and without gaps.
     fn copy_from_peer(&self, _from: &Tensor, _to: &Tensor) -> Option<Result<()>> {
         None
