@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the conformance runner for AArch64 and runs it in user-mode emulation: every kernel with NEON, with and without
-# dotprod and i8mm, against the reference, and bit for bit against portable Rust.
+# dotprod and i8mm, against the reference, and bit for bit against portable Rust. With one thread: how work is shared out does not
+# depend on instructions, and is checked where they are not emulated.
 #
 #   tools/checks/neon.sh [OPERATION]
 #
@@ -17,4 +18,4 @@ conformance=${CARGO_TARGET_DIR:-target}/$target/bench-quick/conformance
 # One thread computes most of the time: a process a core.
 cores=$(nproc)
 seq -f "%g/$cores" "$cores" | xargs --max-procs="$cores" --replace \
-    qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu "$conformance" --failures --shard {} "${filter[@]}"
+    qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu "$conformance" --threads 1 --failures --shard {} "${filter[@]}"

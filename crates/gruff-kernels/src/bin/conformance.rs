@@ -8,10 +8,11 @@ const USAGE: &str = "\
 Holds this machine's devices to the contracts of all operations.
 
 Usage: conformance [--device cpu|reference|all|cuda|cuda:N] [--filter OP] [--subset NAME] [--plain]
-                   [--shard K/N] [--json] [--failures]
+                   [--threads N] [--shard K/N] [--json] [--failures]
        conformance --compile-cuda ARCH
 
   --device    which devices: the CPU (default), the reference itself, both, or an NVIDIA card
+  --threads   the CPU with so many threads only, instead of with 1 and with 2
   --filter    only cases whose operation and label contain OP: `linear`, `linear Q4_K`
   --subset    only a subset of the cases: sanitize, what compute-sanitizer gets through in about two minutes
   --shard     only the K-th of N parts, for several processes side by side: 1/2
@@ -45,6 +46,11 @@ fn parse() -> Result<Option<Arguments>, String> {
                 let name = arguments.next().ok_or("--subset needs a name")?;
                 parsed.options.subset =
                     Some(name.parse().map_err(|fault: gruff_kernels::Error| fault.to_string())?);
+            }
+            "--threads" => {
+                let count = arguments.next().and_then(|count| count.parse().ok());
+                parsed.options.threads =
+                    vec![count.filter(|count| *count > 0).ok_or("--threads needs a number")?];
             }
             "--shard" => {
                 let part = arguments.next().ok_or("--shard needs K/N")?;

@@ -11,6 +11,8 @@ use crate::{Activations, CpuOptions, CudaOptions, Device, Isa, Result, Without};
 pub struct Options {
     /// Run on the CPU: every instruction set that this machine has, with one and with two threads.
     pub cpu: bool,
+    /// The CPU's numbers of threads.
+    pub threads: Vec<usize>,
     /// Run on the reference device itself.
     pub reference: bool,
     /// Run on the CPU with families in their plainest form, all but the delta rule, which keeps another state; on a card with
@@ -30,6 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             cpu: true,
+            threads: vec![1, 2],
             reference: false,
             plain: false,
             cuda: None,
@@ -158,7 +161,7 @@ impl Bench {
             }
             let instruction_sets = Isa::ALL.into_iter().filter(|isa| options.cpu && isa.available());
             for isa in instruction_sets {
-                for threads in [1, 2] {
+                for &threads in &options.threads {
                     let options = CpuOptions { threads: Some(threads), activations, isa: Some(isa) };
                     devices.push((activations, Device::cpu(options)?));
                 }
