@@ -112,6 +112,13 @@ impl Copying {
     }
 }
 
+impl Drop for Copying {
+    /// A program that ends would take the device away from the thread that copies.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Layers that follow one another on a device.
 struct Run<'a> {
     device: &'a Device,
