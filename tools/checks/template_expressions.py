@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 
+import examples
 from transformers.utils import chat_template_utils as hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
