@@ -73,6 +73,8 @@ pub(crate) struct Planned<'a> {
     pub(crate) caches: CachePlan,
     /// What each of the placement's devices can give, and whether that is what may be used.
     pub(crate) available: Vec<(Option<u64>, bool)>,
+    /// Tokens in a step, and those of prompts beside answers.
+    pub(crate) tokens: (usize, usize),
 }
 
 impl<'a> Planned<'a> {
@@ -99,7 +101,11 @@ impl<'a> Planned<'a> {
             true => config.caches.shared_out(ranks),
             false => config.caches.clone(),
         };
-        Self { config, parts, placement, caches, available }
+        let on_cards = devices.iter().all(|device| device.runs_behind());
+        let least = available.iter().filter_map(|(bytes, _)| *bytes).min();
+        let each = 4 * config.hidden_size as u64 * ROWS_IN_FLIGHT;
+        let tokens = options.tokens_of_steps(on_cards, each, least.map(|bytes| bytes / STEP_SHARE));
+        Self { config, parts, placement, caches, available, tokens }
     }
 
     /// What all devices together can give.
@@ -147,8 +153,8 @@ impl<'a> Planned<'a> {
                 kv: tokens.saturating_mul(per_token as u64),
                 state: state.map_or(u64::MAX, |bytes| bytes as u64),
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
-                scratch: scratch_bytes(config, options, logits)
-                    .saturating_add(products(options.step_tokens))
+                scratch: scratch_bytes(config, options, self.tokens.0, logits)
+                    .saturating_add(products(self.tokens.0))
                     .saturating_add(exchange)
                     .saturating_add(copying),
                 // Theirs are others.
@@ -186,9 +192,12 @@ const ROWS_IN_FLIGHT: u64 = 24;
 /// Not measured.
 const EXCHANGE: u64 = 256 << 20;
 
+/// What the intermediate results of a step may take of a card's memory by themselves: one part of so many.
+const STEP_SHARE: u64 = 16;
+
 /// Intermediate results of a full step, and so many times its logits.
-fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, logits: u64) -> u64 {
-    let in_flight = (options.step_tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
+fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, tokens: usize, logits: u64) -> u64 {
+    let in_flight = (tokens as u64).saturating_mul(config.hidden_size as u64 * ROWS_IN_FLIGHT);
     let rows = (options.max_sequences as u64).saturating_mul(1 + options.rollback as u64);
     let logits = rows.saturating_mul(config.vocab_size as u64).saturating_mul(logits);
     in_flight.saturating_add(logits).saturating_mul(4)

@@ -62,8 +62,8 @@ pub struct Engine {
 }
 
 /// Gets kernels ready, where they are to be compiled.
-fn prepare(model: &dyn Model, options: &EngineOptions) -> Result<()> {
-    let (sequences, tokens) = (options.max_sequences, options.step_tokens.max(options.max_sequences));
+fn prepare(model: &dyn Model, options: &EngineOptions, memory: &MemoryPlan) -> Result<()> {
+    let (sequences, tokens) = (options.max_sequences, memory.step_tokens.max(options.max_sequences));
     let started = Instant::now();
     let compiled = gruff_models::prepare(model, &Steps { kv_dtype: options.kv_dtype, sequences, tokens })?;
     if compiled > 0 {
@@ -83,17 +83,17 @@ impl Engine {
     /// [`Error::Memory`](crate::Error::Memory) when it does not fit, [`Error::Request`](crate::Error::Request) for an
     /// option out of range.
     pub fn new(model: Arc<dyn Model>, options: EngineOptions) -> Result<Self> {
-        if options.step_tokens == 0 {
+        if options.step_tokens == Some(0) {
             return refuse("step_tokens", "a step of 0 tokens computes nothing; ask for at least 1");
         }
-        if options.mixed_tokens == 0 {
+        if options.mixed_tokens == Some(0) {
             return refuse(
                 "mixed_tokens",
                 "prompts would wait for ever for answers to end; ask for at least 1",
             );
         }
         let memory = MemoryPlan::new(&*model, &options)?;
-        prepare(&*model, &options)?;
+        prepare(&*model, &options, &memory)?;
         let caches = model.new_caches(&CacheOptions {
             kv_dtype: options.kv_dtype,
             pages: memory.pages(),

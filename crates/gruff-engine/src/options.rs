@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use gruff_kernels::{CHUNK, Device, KvDtype};
 
 use crate::Context;
-use crate::scheduler::Budget;
 
-/// Two chunks of the delta rule: enough to read a weight for, and about a second's work for two cores on a model of
-/// a billion parameters.
-const MIXED_TOKENS: usize = 2 * CHUNK;
+/// Tokens of a step on processors, and of prompts beside answers: two chunks of the delta rule, enough to read a weight
+/// for, and about a second's work for two cores on a model of a billion parameters.
+const HOST_TOKENS: (usize, usize) = (512, 2 * CHUNK);
 
-/// Bytes of logits of prompts in a step at most.
-const SCORES: usize = 64 << 20;
+/// The same on cards, which a step of 512 tokens does not fill: some hundredths of a second's work.
+const CARD_TOKENS: (usize, usize) = (2048, 512);
 
 /// A folder for what is kept of earlier requests.
 ///
@@ -34,11 +33,12 @@ pub struct EngineOptions {
     pub context: Context,
     /// Sequences in progress at once; further requests wait.
     pub max_sequences: usize,
-    /// Tokens in a step at most: prompts go through in chunks of this size.
-    pub step_tokens: usize,
+    /// Tokens in a step at most: prompts go through in chunks of this size. `None` for what suits the model's devices: 512
+    /// where a processor computes, up to 2,048 on cards.
+    pub step_tokens: Option<usize>,
     /// Tokens of prompts in a step in which answers are in progress, at most: what an answer may have to wait for
-    /// between two of its tokens, however long the prompts of others are.
-    pub mixed_tokens: usize,
+    /// between two of its tokens, however long the prompts of others are. `None` for what suits the devices: 128 or 512.
+    pub mixed_tokens: Option<usize>,
     /// Tokens that the caches hold for all sequences together; `None` for every sequence at full context. With
     /// less, sequences that grow too long for it wait for each other.
     pub cache_tokens: Option<usize>,
@@ -73,8 +73,8 @@ impl Default for EngineOptions {
         Self {
             context: Context::Auto,
             max_sequences: 1,
-            step_tokens: 512,
-            mixed_tokens: MIXED_TOKENS,
+            step_tokens: None,
+            mixed_tokens: None,
             cache_tokens: None,
             kv_dtype: KvDtype::F16,
             rollback: 0,
@@ -95,9 +95,32 @@ impl EngineOptions {
         found.map(|(_, bytes)| *bytes).chain(self.memory).min()
     }
 
-    /// What a step may have, for a model with so many tokens in its vocabulary.
-    pub(crate) fn budget(&self, vocabulary: usize) -> Budget {
-        let scored = (SCORES / (4 * vocabulary.max(1))).clamp(1, self.step_tokens);
-        Budget { tokens: self.step_tokens, mixed: self.mixed_tokens, scored }
+    /// Tokens in a step, and those of prompts beside answers, where each takes so many bytes: on cards no more than take
+    /// `room`, but as many as a processor computes.
+    pub(crate) fn tokens_of_steps(&self, on_cards: bool, each: u64, room: Option<u64>) -> (usize, usize) {
+        let (mut tokens, mixed) = if on_cards { CARD_TOKENS } else { HOST_TOKENS };
+        while tokens > HOST_TOKENS.0 && room.is_some_and(|room| each.saturating_mul(tokens as u64) > room) {
+            tokens /= 2;
+        }
+        (self.step_tokens.unwrap_or(tokens), self.mixed_tokens.unwrap_or(mixed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_long_on_cards_that_have_room() {
+        let auto = EngineOptions::default();
+        // The 4B shape takes 240 KiB a token: half a GiB for 2,048 of them.
+        let each = 240 << 10;
+        assert_eq!(auto.tokens_of_steps(false, each, Some(1 << 40)), (512, 128));
+        assert_eq!(auto.tokens_of_steps(true, each, None), (2048, 512));
+        assert_eq!(auto.tokens_of_steps(true, each, Some(480 << 20)), (2048, 512));
+        assert_eq!(auto.tokens_of_steps(true, each, Some(400 << 20)), (1024, 512));
+        assert_eq!(auto.tokens_of_steps(true, each, Some(0)), (512, 512), "what a processor computes");
+        let told = EngineOptions { step_tokens: Some(7), mixed_tokens: Some(3), ..auto };
+        assert_eq!(told.tokens_of_steps(true, each, None), (7, 3));
     }
 }

@@ -71,7 +71,7 @@ fn cpu() -> Device {
 /// So many bytes on each device, everything beside the weights counted.
 fn options(mib: f64) -> EngineOptions {
     let memory = Some((mib * f64::from(1 << 20)) as u64);
-    EngineOptions { memory, step_tokens: 1, context: Context::Tokens(512), ..EngineOptions::default() }
+    EngineOptions { memory, step_tokens: Some(1), context: Context::Tokens(512), ..EngineOptions::default() }
 }
 
 /// Layers on each of the devices, and experts on the last.
@@ -292,7 +292,7 @@ fn what_a_card_takes_is_planned_for_it() {
     // Where there is one, or what stands in for it (`tools/emulator`).
     let Ok(card) = Device::cuda(0, CudaOptions::default()) else { return };
     let (host, own) = (packed(&cpu()), packed(&card));
-    let options = EngineOptions { step_tokens: 64, ..options(1024.0) };
+    let options = EngineOptions { step_tokens: Some(64), ..options(1024.0) };
     let plan = |model: &Paper, placement: &Placement| {
         MemoryPlan::placed(model, placement, &options).unwrap().devices.remove(0)
     };

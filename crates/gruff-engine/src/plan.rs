@@ -52,6 +52,10 @@ pub struct MemoryPlan {
     pub prefix_cache: u64,
     /// Of that, snapshots of recurrent state.
     pub snapshots: u64,
+    /// Tokens in a step at most.
+    pub step_tokens: usize,
+    /// Tokens of prompts in a step in which answers are in progress, at most.
+    pub mixed_tokens: usize,
     /// Intermediate results and logits of a step.
     pub scratch: u64,
     /// Intermediate results of recorded steps, on devices that record them.
@@ -143,6 +147,8 @@ impl MemoryPlan {
             prefix_cache: (prefix_tokens as u64).saturating_mul(per_token).saturating_add(snapshots),
             snapshots,
             state: 0,
+            step_tokens: planned.tokens.0,
+            mixed_tokens: planned.tokens.1,
             scratch: 0,
             recordings: 0,
             available: planned.all_available(),

@@ -1,5 +1,6 @@
 //! Who computes how many tokens in the next step.
 
+use crate::MemoryPlan;
 use crate::sequence::Sequence;
 
 /// What a sequence has to compute.
@@ -48,6 +49,17 @@ pub(crate) struct Budget {
     pub(crate) mixed: usize,
     /// Of prompts whose every token is scored.
     pub(crate) scored: usize,
+}
+
+/// Bytes of logits of prompts in a step at most.
+const SCORES: usize = 64 << 20;
+
+impl Budget {
+    /// What a step may have, for a model with so many tokens in its vocabulary.
+    pub(crate) fn new(memory: &MemoryPlan, vocabulary: usize) -> Self {
+        let (tokens, mixed) = (memory.step_tokens, memory.mixed_tokens);
+        Self { tokens, mixed, scored: (SCORES / (4 * vocabulary.max(1))).clamp(1, tokens) }
+    }
 }
 
 /// Every answer in progress gets its tokens; prompts share the rest of the budget: in every other step in the order of

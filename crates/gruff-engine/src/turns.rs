@@ -3,13 +3,13 @@
 use crate::Event;
 use crate::engine::Engine;
 use crate::job::Job;
-use crate::scheduler::{Load, Share, plan};
+use crate::scheduler::{Budget, Load, Share, plan};
 use crate::sequence::Sequence;
 
 impl Engine {
     /// Who computes what in the next step.
     pub(crate) fn shares(&self) -> Vec<Share> {
-        let budget = self.options.budget(self.model.config().vocab_size);
+        let budget = Budget::new(&self.memory, self.model.config().vocab_size);
         let mut shares = plan(&self.loads(), budget, self.turn);
         self.take_turns(&mut shares);
         shares

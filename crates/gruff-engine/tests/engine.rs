@@ -29,7 +29,7 @@ fn a_batch_of_unequal_prompts_is_answered_as_each_alone() {
 fn long_prompts_go_through_in_chunks_and_do_not_hold_up_answers() {
     let model = Adder::new(true);
     let mut engine =
-        Engine::new(model.clone(), EngineOptions { step_tokens: 64, ..options(1024, 2) }).unwrap();
+        Engine::new(model.clone(), EngineOptions { step_tokens: Some(64), ..options(1024, 2) }).unwrap();
     let short = engine.submit(request(&[1, 2, 3], 30)).unwrap();
     let long: Vec<u32> = (0..500).map(|i| i % 50).collect();
     let long_id = engine.submit(request(&long, 5)).unwrap();
@@ -210,7 +210,7 @@ fn memory_is_planned_before_it_is_taken() {
 fn prompts_are_scored_token_by_token() {
     // One after the other, in chunks, beside others, after a prompt that begins alike, and after being put off.
     for (step_tokens, cache_tokens) in [(512, None), (3, None), (5, Some(96))] {
-        let options = EngineOptions { step_tokens, cache_tokens, ..options(96, 3) };
+        let options = EngineOptions { step_tokens: Some(step_tokens), cache_tokens, ..options(96, 3) };
         let mut engine = Engine::new(Adder::new(false), options).unwrap();
         let outputs = OutputOptions { prompt_logprobs: Some(2), ..OutputOptions::default() };
         let prompts: [Vec<u32>; 3] = [

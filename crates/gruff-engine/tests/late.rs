@@ -90,7 +90,7 @@ fn mixed() -> Vec<(usize, Request)> {
 #[test]
 fn answers_are_those_of_the_immediate_loop() {
     for recurrent in [false, true] {
-        let options = || EngineOptions { step_tokens: 96, ..options(1024, 4) };
+        let options = || EngineOptions { step_tokens: Some(96), ..options(1024, 4) };
         let (_, mut immediate) = engine(recurrent, false, options());
         let (model, mut late) = engine(recurrent, true, options());
         let wanted = serve(&mut immediate, &mixed(), &[]);

@@ -271,7 +271,7 @@ proptest! {
         let options = EngineOptions {
             cache_tokens: Some(cache_tokens),
             prefix_cache,
-            step_tokens,
+            step_tokens: Some(step_tokens),
             rollback: 8,
             ..options(448, 3)
         };

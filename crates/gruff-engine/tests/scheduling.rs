@@ -8,7 +8,7 @@ use gruff_engine::{Engine, EngineOptions, Event, Request};
 #[test]
 fn a_long_prompt_makes_answers_wait_for_a_bounded_piece_of_it() {
     let model = Adder::new(true);
-    let options = EngineOptions { mixed_tokens: 64, step_tokens: 512, ..options(4096, 4) };
+    let options = EngineOptions { mixed_tokens: Some(64), step_tokens: Some(512), ..options(4096, 4) };
     let mut engine = Engine::new(model.clone(), options).unwrap();
     let short: Vec<_> = (1..4).map(|token| engine.submit(request(&[token; 9], 200)).unwrap()).collect();
     let mut answers = Answers::default();
@@ -32,7 +32,7 @@ fn a_long_prompt_makes_answers_wait_for_a_bounded_piece_of_it() {
 #[test]
 fn without_answers_in_progress_a_prompt_has_whole_steps() {
     let model = Adder::new(false);
-    let options = EngineOptions { mixed_tokens: 16, step_tokens: 512, ..options(4096, 4) };
+    let options = EngineOptions { mixed_tokens: Some(16), step_tokens: Some(512), ..options(4096, 4) };
     let mut engine = Engine::new(model.clone(), options).unwrap();
     engine.submit(request(&[7; 2048], 1)).unwrap();
     Answers::run(&mut engine);
@@ -42,7 +42,7 @@ fn without_answers_in_progress_a_prompt_has_whole_steps() {
 #[test]
 fn short_prompts_do_not_wait_for_a_long_one_nor_does_it_wait_for_ever() {
     let model = Adder::new(false);
-    let options = EngineOptions { mixed_tokens: 64, step_tokens: 64, ..options(4096, 3) };
+    let options = EngineOptions { mixed_tokens: Some(64), step_tokens: Some(64), ..options(4096, 3) };
     let mut engine = Engine::new(model.clone(), options).unwrap();
     let long: Vec<u32> = (0..2000).map(|index| index % 50).collect();
     let slow = engine.submit(request(&long, 3)).unwrap();
@@ -112,7 +112,7 @@ fn what_runs_out_of_pages_goes_on_later_from_what_was_kept() {
 #[test]
 fn a_prompt_waits_for_what_running_ones_still_have_to_take() {
     // 20 pages; each prompt needs 13 and takes them step by step.
-    let options = EngineOptions { cache_tokens: Some(640), step_tokens: 64, ..options(448, 3) };
+    let options = EngineOptions { cache_tokens: Some(640), step_tokens: Some(64), ..options(448, 3) };
     let mut engine = Engine::new(Adder::new(false), options).unwrap();
     let prompts: Vec<Vec<u32>> = (1..4).map(|token| vec![token; 400]).collect();
     let ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(request(prompt, 5)).unwrap()).collect();
@@ -191,7 +191,7 @@ fn requests_that_were_given_up_do_not_push_their_client_back() {
 fn what_a_preempted_prompt_had_computed_is_not_told_as_cached() {
     // 40 pages. The second prompt goes through in small pieces, while the first answer grows by more pages than were
     // left beside it.
-    let few = EngineOptions { cache_tokens: Some(1280), mixed_tokens: 4, ..options(1280, 2) };
+    let few = EngineOptions { cache_tokens: Some(1280), mixed_tokens: Some(4), ..options(1280, 2) };
     let mut engine = Engine::new(Adder::new(false), few).unwrap();
     let (one, two) = (vec![1; 200], vec![2; 1000]);
     let first = engine.submit(request(&one, 300)).unwrap();

@@ -162,7 +162,7 @@ proptest! {
             let options = EngineOptions {
                 context: Context::Tokens(512),
                 max_sequences: 3,
-                step_tokens: 128,
+                step_tokens: Some(128),
                 cache_tokens,
                 prefix_cache,
                 ..EngineOptions::default()
