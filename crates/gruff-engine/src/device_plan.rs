@@ -101,10 +101,10 @@ impl<'a> Planned<'a> {
             true => config.caches.shared_out(ranks),
             false => config.caches.clone(),
         };
-        let on_cards = devices.iter().all(|device| device.runs_behind());
+        let whole = devices.iter().map(|device| device.tokens_of_a_step()).min().unwrap_or(1);
         let least = available.iter().filter_map(|(bytes, _)| *bytes).min();
         let each = 4 * config.hidden_size as u64 * ROWS_IN_FLIGHT;
-        let tokens = options.tokens_of_steps(on_cards, each, least.map(|bytes| bytes / STEP_SHARE));
+        let tokens = options.tokens_of_steps(whole, each, least.map(|bytes| bytes / STEP_SHARE));
         Self { config, parts, placement, caches, available, tokens }
     }
 

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use gruff_kernels::{CHUNK, Device, KvDtype};
+use gruff_kernels::{Device, KvDtype};
 
 use crate::Context;
 
-/// Tokens of a step on processors, and of prompts beside answers: two chunks of the delta rule, enough to read a weight
-/// for, and about a second's work for two cores on a model of a billion parameters.
-const HOST_TOKENS: (usize, usize) = (512, 2 * CHUNK);
+/// Of what occupies a device, the part that prompts have beside answers in progress: two chunks of the delta rule on a
+/// processor, which are enough to read a weight for.
+const BESIDE_ANSWERS: usize = 4;
 
-/// The same on cards, which a step of 512 tokens does not fill: some hundredths of a second's work.
-const CARD_TOKENS: (usize, usize) = (2048, 512);
+/// Tokens of a step that need no more room than a step has anyway.
+const LEAST_TOKENS: usize = 512;
 
 /// A folder for what is kept of earlier requests.
 ///
@@ -37,7 +37,8 @@ pub struct EngineOptions {
     /// where a processor computes, up to 2,048 on cards.
     pub step_tokens: Option<usize>,
     /// Tokens of prompts in a step in which answers are in progress, at most: what an answer may have to wait for
-    /// between two of its tokens, however long the prompts of others are. `None` for what suits the devices: 128 or 512.
+    /// between two of its tokens, however long the prompts of others are. `None` for a quarter of what occupies the devices:
+    /// 128 to 512.
     pub mixed_tokens: Option<usize>,
     /// Tokens that the caches hold for all sequences together; `None` for every sequence at full context. With
     /// less, sequences that grow too long for it wait for each other.
@@ -95,14 +96,14 @@ impl EngineOptions {
         found.map(|(_, bytes)| *bytes).chain(self.memory).min()
     }
 
-    /// Tokens in a step, and those of prompts beside answers, where each takes so many bytes: on cards no more than take
-    /// `room`, but as many as a processor computes.
-    pub(crate) fn tokens_of_steps(&self, on_cards: bool, each: u64, room: Option<u64>) -> (usize, usize) {
-        let (mut tokens, mixed) = if on_cards { CARD_TOKENS } else { HOST_TOKENS };
-        while tokens > HOST_TOKENS.0 && room.is_some_and(|room| each.saturating_mul(tokens as u64) > room) {
+    /// Tokens in a step, and those of prompts beside answers, on a device that `whole` tokens occupy and where each takes
+    /// so many bytes: no more than take `room`, but 512.
+    pub(crate) fn tokens_of_steps(&self, whole: usize, each: u64, room: Option<u64>) -> (usize, usize) {
+        let mut tokens = whole;
+        while tokens > LEAST_TOKENS && room.is_some_and(|room| each.saturating_mul(tokens as u64) > room) {
             tokens /= 2;
         }
-        (self.step_tokens.unwrap_or(tokens), self.mixed_tokens.unwrap_or(mixed))
+        (self.step_tokens.unwrap_or(tokens), self.mixed_tokens.unwrap_or(whole / BESIDE_ANSWERS))
     }
 }
 
@@ -115,12 +116,12 @@ mod tests {
         let auto = EngineOptions::default();
         // The 4B shape takes 240 KiB a token: half a GiB for 2,048 of them.
         let each = 240 << 10;
-        assert_eq!(auto.tokens_of_steps(false, each, Some(1 << 40)), (512, 128));
-        assert_eq!(auto.tokens_of_steps(true, each, None), (2048, 512));
-        assert_eq!(auto.tokens_of_steps(true, each, Some(480 << 20)), (2048, 512));
-        assert_eq!(auto.tokens_of_steps(true, each, Some(400 << 20)), (1024, 512));
-        assert_eq!(auto.tokens_of_steps(true, each, Some(0)), (512, 512), "what a processor computes");
+        assert_eq!(auto.tokens_of_steps(512, each, Some(0)), (512, 128));
+        assert_eq!(auto.tokens_of_steps(2048, each, None), (2048, 512));
+        assert_eq!(auto.tokens_of_steps(2048, each, Some(480 << 20)), (2048, 512));
+        assert_eq!(auto.tokens_of_steps(2048, each, Some(400 << 20)), (1024, 512));
+        assert_eq!(auto.tokens_of_steps(2048, each, Some(0)), (512, 512));
         let told = EngineOptions { step_tokens: Some(7), mixed_tokens: Some(3), ..auto };
-        assert_eq!(told.tokens_of_steps(true, each, None), (7, 3));
+        assert_eq!(told.tokens_of_steps(2048, each, None), (7, 3));
     }
 }

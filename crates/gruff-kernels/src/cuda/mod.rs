@@ -359,6 +359,11 @@ impl Backend for CudaDevice {
         true
     }
 
+    /// Sixteen for each multiprocessor: tiles of 128 rows and columns occupy an H200's 132 then, whatever the matrix.
+    fn tokens_of_a_step(&self) -> usize {
+        (16 * self.card().multiprocessors).next_power_of_two().clamp(512, 2048)
+    }
+
     fn as_cuda(&self) -> Option<&CudaDevice> {
         Some(self)
     }

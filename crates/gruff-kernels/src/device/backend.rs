@@ -103,6 +103,11 @@ pub(crate) trait Backend:
         false
     }
 
+    /// Tokens of prompts that occupy it: on two cores about a second's work for a model of a billion parameters.
+    fn tokens_of_a_step(&self) -> usize {
+        512
+    }
+
     /// Copies a tensor of this or another device without waiting for either, behind what was called on both; `None` where they
     /// cannot. Both are alike and without gaps.
     fn copy_from_peer(&self, _from: &Tensor, _to: &Tensor) -> Option<Result<()>> {

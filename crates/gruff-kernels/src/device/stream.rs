@@ -25,6 +25,11 @@ impl Device {
         self.inner.backend.runs_behind()
     }
 
+    /// Tokens of prompts that occupy it: a step of more gains little.
+    pub fn tokens_of_a_step(&self) -> usize {
+        self.inner.backend.tokens_of_a_step()
+    }
+
     /// See [`Backend::copy_from_peer`]; for tensors of this device.
     pub(crate) fn copy_from_peer(&self, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
         self.exclusive(from.span_bytes(), || self.inner.backend.copy_from_peer(from, to))
