@@ -77,8 +77,10 @@ CUDA_EMULATOR_LATE=1 cargo test --quiet --workspace --test copies --test snapsho
 
 # Steps that are replayed, also where a replay is refused.
 cargo test --quiet --workspace --test recordings
-# Two cards, and a card beside the CPU: the bits of one, the CPU's results, the whole program's answer.
+# Two cards, and a card beside the CPU: the bits of one, the CPU's results, steps that are replayed part by part, the whole
+# program's answer.
 CUDA_EMULATOR_DEVICES=2 cargo test --quiet --workspace --test placement card
+CUDA_EMULATOR_DEVICES=2 CUDA_EMULATOR_LATE=1 cargo test --quiet --workspace --test recordings two_cards
 told=$(CUDA_EMULATOR_DEVICES=2 CUDA_EMULATOR_LATE=1 "$gruff" run "What is the capital of France?" --temperature 0 \
     --device cuda:0,cuda:1 2>&1)
 printf '%s\n' "$told"
@@ -95,7 +97,11 @@ told=$(on_two "$gruff" run "Hello" --device cuda:0,cuda:1 --split-mode tensor 2>
 faults=$(mktemp)
 trap 'rm -f "$faults"' EXIT
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test recordings refused_by_the_driver
+<<<<<<< HEAD
 # What is taken of a card's memory is what was planned.
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test memory
 cargo test --quiet --workspace --lib what_a_card_takes
+=======
+CUDA_EMULATOR_FAULTS=$faults on_two cargo test --quiet --workspace --test recordings refuses_its_part
+>>>>>>> db5c20b (Steps over several cards are recorded part by part, and ids go from card to card)
 CUDA_EMULATOR_FAULTS=$faults on_two cargo test --quiet --workspace --test tensor_parallel refuses_a_launch

@@ -121,6 +121,9 @@ impl<'a> Planned<'a> {
         // They are kept in the host's memory; a card alone has it counted as its own, which is on the safe side.
         let keeper = devices.iter().position(|device| device.free_bytes().is_none()).unwrap_or(0);
         let only = devices.len() == 1;
+        // A step is recorded where all devices that it comes to record, each its part, and none has a part of every matrix.
+        let recorded = devices.iter().map(|device| device.recorded_sequences(options.max_sequences));
+        let recorded = if placement.ranks().is_empty() { recorded.min().unwrap_or(0) } else { 0 };
         let tokens = (plan.cache_tokens + plan.prefix_tokens) as u64;
         let part = |(index, device): (usize, &&Device)| {
             let own = || {
@@ -139,7 +142,6 @@ impl<'a> Planned<'a> {
                 false => u64::from(placement.head().same(device)),
             };
             let products = |columns| self.parts.products_on(placement, device, columns);
-            let recorded = if only { device.recorded_sequences(options.max_sequences) } else { 0 };
             let borrowed = only && device.free_bytes().is_none();
             let exchange = if shared_out && device.free_bytes().is_some() { EXCHANGE } else { 0 };
             // Snapshots go to the host, and come from there, through memory of the card.
@@ -158,7 +160,7 @@ impl<'a> Planned<'a> {
                     .saturating_add(exchange)
                     .saturating_add(copying),
                 // Theirs are others.
-                recordings: recording_bytes(recorded, config).saturating_add(products(recorded)),
+                recordings: recording_bytes(config, recorded, logits).saturating_add(products(recorded)),
                 available,
                 capped,
             }
@@ -203,9 +205,9 @@ fn scratch_bytes(config: &ModelConfig, options: &EngineOptions, tokens: usize, l
     in_flight.saturating_add(logits).saturating_mul(4)
 }
 
-/// Intermediate results of the largest step that is recorded. Recordings of other numbers of sequences use the same memory
-/// where sizes are alike, and all of them give way to what needs memory.
-fn recording_bytes(sequences: usize, config: &ModelConfig) -> u64 {
-    let row = config.hidden_size as u64 * ROWS_IN_FLIGHT + config.vocab_size as u64;
+/// Intermediate results of the largest step that is recorded, of so many sequences, and so many times its logits. Recordings of
+/// other numbers of sequences use the same memory where sizes are alike, and all of them give way to what needs memory.
+fn recording_bytes(config: &ModelConfig, sequences: usize, logits: u64) -> u64 {
+    let row = config.hidden_size as u64 * ROWS_IN_FLIGHT + config.vocab_size as u64 * logits;
     (sequences as u64).saturating_mul(row).saturating_mul(4)
 }

@@ -90,7 +90,9 @@ impl Engine {
         }
         let mut step = Step::text(tokens, sequences)?.with_output_rows(output_rows)?;
         if let Some(known) = self.late.as_ref().filter(|_| !late.is_empty()) {
-            step = step.with_late_ids(known.ids(), late)?;
+            // From the card of the head to that of the embedding table, behind what both are at.
+            let ids = known.ids().to_device(self.model.placement().embedding())?;
+            step = step.with_late_ids(&ids, late)?;
         }
         let (model, rows) = (&self.model, specs.len());
         let chosen = any_fused.then(|| model.device().scratch(DType::I32, &[rows])).transpose()?;

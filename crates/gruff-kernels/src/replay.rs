@@ -3,10 +3,13 @@
 //! A recording serves all steps of as many sequences with one token each, whatever their lengths: what differs (ids,
 //! positions, pages, slots, how ids are drawn and where they go) is read from tables that are filled before each replay.
 //! Its intermediate results lie in memory that only recordings use, one of them at a time.
+//!
+//! Several devices are recorded together where a step goes from one to the other: of each a recording a stretch, and the copies
+//! in between.
 
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::device::Lease;
 use crate::step::DrawKind;
@@ -21,16 +24,27 @@ const MOST_RECORDINGS: usize = 64;
 /// Steps that are launched before another attempt to record or replay them: what failed may have been short of memory.
 const PAUSE: usize = 1000;
 
-/// What a device has recorded.
+/// What devices have recorded.
 pub(crate) trait Recording: Send {
-    /// Runs it for a step of the same shape; `false`, and nothing is done, where it has no room for the step.
-    fn replay(&self, step: &Step) -> Result<bool>;
+    /// Runs it for a step of the same shape.
+    ///
+    /// # Errors
+    /// What a device says when a part of the step is done already.
+    fn replay(&self, step: &Step) -> Result<Replayed>;
+}
+
+/// What a replay has done.
+pub(crate) enum Replayed {
+    Whole,
+    /// Nothing, since it has no room for the step or the device refuses.
+    Nothing(Option<Error>),
 }
 
 /// The recordings of one model with one set of caches, which their kernels point into: drop them together.
 #[derive(Default)]
 pub struct Recordings {
     kept: Mutex<Vec<Kept>>,
+    replays: AtomicUsize,
 }
 
 struct Kept {
@@ -50,8 +64,10 @@ enum State {
 
 /// Where a recording leaves its result.
 struct Place {
-    /// Of the device's recordings.
-    generation: u64,
+    /// Which of the devices it is on.
+    device: usize,
+    /// Of each device's recordings.
+    generations: Vec<u64>,
     address: u64,
     bytes: usize,
     dtype: DType,
@@ -70,20 +86,21 @@ fn is_decode(step: &Step) -> bool {
 impl Recordings {
     /// What `pass` makes of the step: by calling it, or by replaying what it launched for an earlier step of as many
     /// sequences from whose logits ids are drawn in the same way. `owner` tells apart what else a pass depends on; `pass`
-    /// must launch the same for all such steps, and the caller has checked what operations would have checked.
+    /// must launch the same for all such steps, and the caller has checked what operations would have checked. `devices` are
+    /// all that it computes on, each once; where one of them records nothing the pass is called.
     ///
     /// The result is an ordinary tensor: as long as somebody holds it, no recording writes to it.
     ///
     /// # Errors
-    /// Those of `pass`, and what the device says.
+    /// Those of `pass`, and what the devices say.
     pub fn run<E: From<Error> + fmt::Display>(
         &self,
-        device: &Device,
+        devices: &[&Device],
         step: &Step,
         owner: u64,
         pass: impl Fn() -> Result<Tensor, E>,
     ) -> Result<Tensor, E> {
-        if !device.records() || !is_decode(step) {
+        if !devices.iter().all(|device| device.records()) || !is_decode(step) {
             return pass();
         }
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -100,7 +117,7 @@ impl Recordings {
         };
         // Those that were used last stand last.
         let mut found = kept.remove(at);
-        let result = found.run(device, step, &pass);
+        let result = found.run(devices, step, &pass, &self.replays);
         kept.push(found);
         drop(kept);
         result
@@ -110,9 +127,10 @@ impl Recordings {
 impl Kept {
     fn run<E: From<Error> + fmt::Display>(
         &mut self,
-        device: &Device,
+        devices: &[&Device],
         step: &Step,
         pass: &dyn Fn() -> Result<Tensor, E>,
+        replays: &AtomicUsize,
     ) -> Result<Tensor, E> {
         if let State::Refused(left) = &mut self.state {
             *left -= 1;
@@ -122,31 +140,44 @@ impl Kept {
             return pass();
         }
         // Another recording's result is still in use.
-        let Some(lease) = device.lease() else { return pass() };
-        if matches!(&self.state, State::Ready(_, place) if place.generation != device.recordings_generation())
-        {
+        let leases: Option<Vec<Lease>> = devices.iter().map(|device| device.lease()).collect();
+        let Some(mut leases) = leases else { return pass() };
+        if matches!(&self.state, State::Ready(_, place) if place.generations != generations(devices)) {
             // Its memory was needed for something else.
             self.state = State::Seen;
         }
         if matches!(self.state, State::Seen) {
-            match record(device, step, pass) {
+            match record(devices, step, pass) {
                 Ok((recording, place)) => self.state = State::Ready(recording, place),
                 Err(fault) => self.refuse(&fault),
             }
         }
         let State::Ready(recording, place) = &self.state else {
-            drop(lease);
+            drop(leases);
             return pass();
         };
-        let Some(result) = place.take(lease)? else { return pass() };
-        match recording.replay(step) {
-            Ok(true) => return Ok(result),
-            Ok(false) => {}
-            Err(fault) if device.lost().is_some() => return Err(fault.into()),
-            Err(fault) => self.refuse(&fault.to_string()),
+        // The other devices' last until their part of the replay is on its way.
+        let Some(result) = place.take(leases.swap_remove(place.device))? else { return pass() };
+        let (fault, begun) = match recording.replay(step) {
+            Ok(Replayed::Whole) => {
+                replays.fetch_add(1, Ordering::Relaxed);
+                return Ok(result);
+            }
+            Ok(Replayed::Nothing(fault)) => (fault, false),
+            Err(fault) => (Some(fault), true),
+        };
+        if let Some(fault) = fault {
+            let lost = devices.iter().any(|device| device.lost().is_some());
+            if !lost {
+                self.refuse(&fault.to_string());
+            }
+            // What is done of a step cannot be done again.
+            if lost || begun {
+                return Err(fault.into());
+            }
         }
         // What the pass takes may need its memory.
-        drop(result);
+        drop((result, leases));
         pass()
     }
 
@@ -156,37 +187,49 @@ impl Kept {
     }
 }
 
+/// Which recordings of the devices are good.
+fn generations(devices: &[&Device]) -> Vec<u64> {
+    devices.iter().map(|device| device.recordings_generation()).collect()
+}
+
 /// Records a pass, which gives no values yet; twice, where its intermediate results have no room until it is known how much
 /// they need.
 fn record<E: fmt::Display>(
-    device: &Device,
+    devices: &[&Device],
     step: &Step,
     pass: &dyn Fn() -> Result<Tensor, E>,
 ) -> Result<(Box<dyn Recording>, Place), String> {
     loop {
-        device.begin_recording();
+        devices.iter().for_each(|device| device.begin_recording());
         let mut place = Err("it did not run".to_owned());
-        let recording = device.record(step, &mut || {
-            place = pass().map_err(|error| error.to_string()).and_then(|result| Place::of(&result));
+        let recording = Device::record(devices, step, &mut || {
+            let result = pass().map_err(|error| error.to_string());
+            place = result.and_then(|result| Place::of(devices, &result));
         });
         let (mut place, recording) = (place?, recording.map_err(|error| error.to_string())?);
-        if device.recorded_in_use() > 0 {
+        if devices.iter().any(|device| device.recorded_in_use() > 0) {
             return Err("the pass keeps intermediate results".to_owned());
         }
-        if device.had_room().map_err(|error| error.to_string())? {
-            place.generation = device.recordings_generation();
+        let mut had_room = true;
+        for device in devices {
+            had_room &= device.had_room().map_err(|error| error.to_string())?;
+        }
+        if had_room {
+            place.generations = generations(devices);
             return Ok((recording, place));
         }
     }
 }
 
 impl Place {
-    fn of(result: &Tensor) -> Result<Self, String> {
+    fn of(devices: &[&Device], result: &Tensor) -> Result<Self, String> {
         let buffer = result.buffer();
         let address = buffer.memory().address().filter(|_| buffer.is_recorded());
-        match address {
-            Some(address) if result.offset() == 0 && result.is_contiguous() => Ok(Self {
-                generation: 0,
+        let device = devices.iter().position(|device| device.same(result.device()));
+        match (address, device) {
+            (Some(address), Some(device)) if result.offset() == 0 && result.is_contiguous() => Ok(Self {
+                device,
+                generations: Vec::new(),
                 address,
                 bytes: buffer.bytes(),
                 dtype: result.dtype(),
@@ -215,6 +258,7 @@ fn warn(fault: &str) {
 impl fmt::Debug for Recordings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        write!(f, "{} recordings", kept.iter().filter(|kept| matches!(kept.state, State::Ready(..))).count())
+        let ready = kept.iter().filter(|kept| matches!(kept.state, State::Ready(..))).count();
+        write!(f, "{ready} recordings, {} replays", self.replays.load(Ordering::Relaxed))
     }
 }

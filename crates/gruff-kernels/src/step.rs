@@ -35,7 +35,7 @@ pub struct LateIds {
 }
 
 impl LateIds {
-    /// `[R]` i32 on the model's device.
+    /// `[R]` i32 on the device of the model's embedding table.
     pub fn ids(&self) -> &Tensor {
         &self.ids
     }
@@ -131,8 +131,8 @@ impl Step {
         Ok(Self { output_rows, draw: None, id: next_id(), ..self })
     }
 
-    /// The same step with some ids taken from what [`crate::sampling::sample`] has left on the device: `rows` are tokens
-    /// of the step, each with its row of `ids` `[R]` i32. What the step was made with in their place does not count. -1,
+    /// The same step with some ids taken from what [`crate::sampling::sample`] has left on a device, that of the model's embedding
+    /// table ([`Tensor::to_device`] brings them there): `rows` are tokens of the step, each with its row of `ids` `[R]` i32. What the step was made with in their place does not count. -1,
     /// where nothing could be chosen, is taken for id 0; so is an id outside the vocabulary on a device that runs behind its
     /// callers, on others it is an error of the step.
     ///

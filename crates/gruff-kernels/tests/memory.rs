@@ -200,7 +200,7 @@ fn recordings_give_way_to_an_operation_and_are_made_anew() {
     let step = || {
         let part = StepSequence { len: 1, past: 0, slot: 0, pages: vec![0] };
         let step = Step::text(vec![1], vec![part]).expect("sound");
-        let out = recordings.run(device, &step, 1, || -> Result<Tensor, Error> {
+        let out = recordings.run(&[device], &step, 1, || -> Result<Tensor, Error> {
             let out = device.scratch(DType::F32, small.out.shape())?;
             matmul::linear(&small.x, &small.weight, None, &out)?;
             Ok(out)

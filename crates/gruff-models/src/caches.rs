@@ -205,17 +205,18 @@ impl Caches {
         &self.recordings
     }
 
-    /// Whether a step's ids, pages and slots, and what is drawn from its logits, are all there, on this device: what operations check when they are called.
-    pub(crate) fn admit(&self, step: &Step, vocab_size: usize, device: &Device) -> bool {
+    /// Whether a step's ids, pages and slots, and what is drawn from its logits, are all there, on the devices of this placement:
+    /// what operations check when they are called.
+    pub(crate) fn admit(&self, step: &Step, vocab_size: usize, placement: &Placement) -> bool {
         let CacheOptions { pages, slots, .. } = self.options;
         let known = match step.tokens() {
             StepTokens::Ids(ids) => ids.iter().all(|id| (*id as usize) < vocab_size),
             StepTokens::Embeddings(_) => false,
         };
-        let here = step.late().is_none_or(|late| late.ids().device().same(device));
+        let here = step.late().is_none_or(|late| late.ids().device().same(placement.embedding()));
         let drawn = step.draw().is_none_or(|draw| {
             let mut penalized = draw.specs().iter().flat_map(|spec| &spec.penalized);
-            draw.ids().device().same(device) && penalized.all(|id| (*id as usize) < vocab_size)
+            draw.ids().device().same(placement.head()) && penalized.all(|id| (*id as usize) < vocab_size)
         });
         known
             && drawn

@@ -88,9 +88,10 @@ impl ModelBase {
         }
     }
 
-    /// Whether ids that are still on the device of the head are on that of the embedding table.
+    /// Whether ids that are still on the device of the head are on that of the embedding table, or get there without waiting.
     pub(crate) fn takes_late_ids(&self) -> bool {
-        self.placement.embedding().same(self.placement.head())
+        let (from, to) = (self.placement.head(), self.placement.embedding());
+        from.same(to) || (from.runs_behind() && to.runs_behind())
     }
 
     /// A number that no other model of the process has.
@@ -209,8 +210,8 @@ pub trait Model: Send + Sync {
         own && base.hooks.is_empty() && base.adapters.scales().is_empty()
     }
 
-    /// Whether its steps may have ids that are still on the device ([`Step::with_late_ids`]); not while somebody may look
-    /// at them on the host.
+    /// Whether its steps may have ids that are still on a device ([`Step::with_late_ids`]), that of the embedding table
+    /// ([`Placement::embedding`]); not while somebody may look at them on the host.
     fn takes_late_ids(&self) -> bool {
         false
     }

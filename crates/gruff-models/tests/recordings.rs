@@ -9,16 +9,25 @@ use gruff_kernels::sampling::{SampleSpec, sample};
 use gruff_kernels::{
     Activations, CudaError, CudaOptions, DType, Device, Error, KvDtype, PAGE_LEN, Step, StepSequence, Tensor,
 };
-use gruff_models::{CacheOptions, Caches, Model, Steps, prepare};
+use gruff_models::{CacheOptions, Caches, Model, Placement, Steps, load_placed, prepare};
 
 const SEQUENCES: usize = 3;
 const PAGES: usize = 12;
 
 /// The card, with and without graphs.
 fn card(graphs: bool) -> Option<Device> {
-    match Device::cuda(0, CudaOptions { graphs, ..CudaOptions::default() }) {
+    numbered(0, graphs)
+}
+
+/// Two cards, where there are two (or CUDA_EMULATOR_DEVICES=2).
+fn two_cards() -> Option<[Device; 2]> {
+    Some([numbered(0, true)?, numbered(1, true)?])
+}
+
+fn numbered(ordinal: usize, graphs: bool) -> Option<Device> {
+    match Device::cuda(ordinal, CudaOptions { graphs, ..CudaOptions::default() }) {
         Ok(device) => Some(device),
-        Err(Error::Cuda(error @ CudaError::NoDriver { .. })) => {
+        Err(Error::Cuda(error @ (CudaError::NoDriver { .. } | CudaError::NoDevice { .. }))) => {
             eprintln!("nothing is recorded here: {error}");
             None
         }
@@ -35,7 +44,11 @@ struct Run {
 
 impl Run {
     fn new(file: &File, device: &Device, kv_dtype: KvDtype) -> Self {
-        let model = file.load(device);
+        Self::placed(file, &Placement::on(device), kv_dtype)
+    }
+
+    fn placed(file: &File, placement: &Placement, kv_dtype: KvDtype) -> Self {
+        let model = load_placed(&file.build(), placement).expect("the model loads");
         let options = CacheOptions { kv_dtype, pages: SEQUENCES * PAGES, slots: SEQUENCES, rollback: 0 };
         let caches = model.new_caches(&options).expect("small caches");
         Self { model, caches, past: [0; SEQUENCES] }
@@ -70,6 +83,20 @@ impl Run {
     fn draw(&mut self, specs: &[SampleSpec; SEQUENCES], ids: &Tensor) -> Tensor {
         let step = self.next([1; SEQUENCES], None).with_draw(specs.to_vec(), ids).expect("a draw");
         self.model.forward(&step, &mut self.caches).expect("it runs")
+    }
+}
+
+/// A way to draw at random.
+fn drawn() -> SampleSpec {
+    SampleSpec {
+        temperature: 0.8,
+        top_k: 20,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        penalized: Vec::new(),
+        seed: 7,
+        position: 0,
     }
 }
 
@@ -170,6 +197,129 @@ fn a_replay_that_is_refused_by_the_driver_is_launched() {
     }
 }
 
+/// Layers, ends and experts apart.
+fn split([a, b]: &[Device; 2]) -> [Placement; 2] {
+    [
+        Placement::on(a).with_layers(2..4, b).with_head(b),
+        Placement::on(b).with_layers(1..2, a).with_experts(2..4, a).with_embedding(a),
+    ]
+}
+
+#[test]
+fn two_cards_replay_their_parts_with_the_bits_of_launches_on_one() {
+    let (Some(cards), Some(launches)) = (two_cards(), card(false)) else { return };
+    for architecture in ["qwen35moe", "gemma3"] {
+        let file = File::new(architecture, BlockType::Q4_0);
+        for placement in split(&cards) {
+            let mut replayed = Run::placed(&file, &placement, KvDtype::F16);
+            let mut launched = Run::new(&file, &launches, KvDtype::F16);
+            let mut alike = |lens| {
+                let (ours, theirs) = (replayed.step(lens, None), launched.step(lens, None));
+                assert_eq!(bits(&ours), bits(&theirs), "{architecture}, {placement:?}: {lens:?}");
+            };
+            // Over borders of pages and chunks.
+            alike([29, 5, 62]);
+            for _ in 0..4 {
+                alike([1, 1, 1]);
+                alike([0, 1, 0]);
+            }
+            alike([0, 2, 9]);
+            alike([1, 1, 1]);
+            let recorded = format!("{:?}", replayed.caches);
+            assert!(recorded.contains("2 recordings, 7 replays"), "{recorded}");
+        }
+    }
+}
+
+#[test]
+fn two_cards_give_recordings_back_one_by_one() {
+    let (Some(cards), Some(launches)) = (two_cards(), card(false)) else { return };
+    let file = File::new("qwen3moe", BlockType::Q4_0);
+    let [placement, _] = split(&cards);
+    let mut replayed = Run::placed(&file, &placement, KvDtype::F16);
+    let mut launched = Run::new(&file, &launches, KvDtype::F16);
+    let own = [0, 1].map(|card| cards[card].allocated_bytes());
+    for turn in 0..8 {
+        let logits = replayed.step([1, 1, 1], None);
+        let before = bits(&logits);
+        assert_eq!(before, bits(&launched.step([1, 1, 1], None)), "turn {turn}");
+        let card = turn / 2 % 2;
+        assert!(cards[card].zeros(DType::F32, &[1 << 50]).is_err(), "no card has so much");
+        // What is held lies in the second one's memory.
+        let gave = cards[card].allocated_bytes() == own[card];
+        assert_eq!(gave, turn == 0 || card == 0, "turn {turn}");
+        assert_eq!(bits(&logits), before, "turn {turn}");
+    }
+    let recorded = format!("{:?}", replayed.caches);
+    assert!(recorded.contains("1 recordings, 7 replays"), "{recorded}");
+}
+
+#[test]
+fn two_cards_hand_ids_from_the_head_to_the_embedding_table() {
+    let Some(cards) = two_cards() else { return };
+    let file = File::new("qwen3moe", BlockType::Q4_0);
+    for placement in split(&cards) {
+        let mut runs = [0, 1].map(|_| Run::placed(&file, &placement, KvDtype::F16));
+        assert!(runs[0].model.takes_late_ids());
+        let greedy = SampleSpec { temperature: 0.0, top_k: 0, ..drawn() };
+        for turn in 0..5 {
+            let next = ids(0, runs[0].past[0] + 1)[runs[0].past[0]];
+            let known = placement.head().tensor_i32(&[-1, next as i32, 3], &[3]).expect("ids");
+            let known = known.to_device(placement.embedding()).expect("a copy");
+            let chosen = [0, 1].map(|_| placement.head().tensor_i32(&[-7, -7], &[2]).expect("ids"));
+            let specs = || vec![greedy.clone(), drawn()];
+            let [ours, theirs] = &mut runs;
+            let step = ours.next([1, 1, 0], Some(&known)).with_draw(specs(), &chosen[0]).expect("a draw");
+            drop(known);
+            let late = bits(&ours.model.forward(&step, &mut ours.caches).expect("it runs"));
+            let step = theirs.next([1, 1, 0], None).with_draw(specs(), &chosen[1]).expect("a draw");
+            let read = bits(&theirs.model.forward(&step, &mut theirs.caches).expect("it runs"));
+            assert_eq!(late, read, "turn {turn}");
+            let [late, read] = chosen.map(|ids| ids.to_vec_i32().expect("ids"));
+            assert_eq!(late, read, "turn {turn}");
+            assert!(late.iter().all(|id| (0..VOCAB as i32).contains(id)), "{late:?}");
+        }
+        for run in &runs {
+            assert!(format!("{:?}", run.caches).contains("1 recordings, 4 replays"));
+        }
+        // Ids of the other card are refused.
+        let elsewhere = placement.head().tensor_i32(&[1, 1, 1], &[3]).expect("ids");
+        let step = runs[0].next([1, 1, 0], Some(&elsewhere));
+        let [run, _] = &mut runs;
+        assert!(run.model.forward(&step, &mut run.caches).is_err());
+    }
+}
+
+#[test]
+fn two_cards_of_which_one_refuses_its_part_of_a_replay() {
+    // tools/checks/cuda_emulated.sh runs it with a file for it.
+    let Some(faults) = std::env::var_os("CUDA_EMULATOR_FAULTS") else { return };
+    let (Some(cards), Some(launches)) = (two_cards(), card(false)) else { return };
+    let file = File::new("qwen3moe", BlockType::Q4_0);
+    let [placement, _] = split(&cards);
+    for part in [1, 2] {
+        let mut replayed = Run::placed(&file, &placement, KvDtype::F16);
+        let mut launched = Run::new(&file, &launches, KvDtype::F16);
+        for step in 0..8 {
+            let launched = bits(&launched.step([1, 1, 1], None));
+            let recordings = format!("{:?}", replayed.caches);
+            assert_eq!(recordings.contains("1 recordings"), (2..=4).contains(&step), "{recordings}");
+            let refused = if step == 4 { format!("launch {part}") } else { String::new() };
+            std::fs::write(&faults, refused).expect("a file");
+            let next = replayed.next([1, 1, 1], None);
+            let result = replayed.model.forward(&next, &mut replayed.caches);
+            std::fs::write(&faults, "").expect("a file");
+            // Where nothing was done yet the step is launched, else it fails; then it can be computed anew.
+            assert_eq!(result.is_err(), step == 4 && part == 2, "{result:?}");
+            let result = match result {
+                Ok(logits) => logits,
+                Err(_) => replayed.model.forward(&next, &mut replayed.caches).expect("it is launched"),
+            };
+            assert_eq!(bits(&result), launched, "part {part}, step {step}");
+        }
+    }
+}
+
 #[test]
 fn logits_that_somebody_holds_stay_as_they_are() {
     let Some(device) = card(true) else { return };
@@ -193,16 +343,7 @@ fn ids_that_stay_on_the_card_are_those_it_chose() {
         let Some(device) = card(graphs) else { return };
         let file = File::new("qwen35moe", BlockType::Q4_0);
         let mut runs = [0, 1].map(|_| Run::new(&file, &device, KvDtype::F16));
-        let spec = SampleSpec {
-            temperature: 0.8,
-            top_k: 20,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            penalized: Vec::new(),
-            seed: 7,
-            position: 0,
-        };
+        let spec = drawn();
         for run in &mut runs {
             run.step([6, 3, 0], None);
         }

@@ -69,5 +69,5 @@ fn time(device: &Device, weights: &[PackedTensor], x: &Tensor) -> Outcome<f64> {
     let step = layers::step(shape[0], 0, 1)?;
     let (recordings, read) = (Recordings::default(), device.zeros(DType::F32, &[1, 1])?);
     let pass = || (1..REPEATS).try_fold(product(0)?, |_, i| product(i));
-    Ok(seconds(&read, || recordings.run(device, &step, 0, pass).map(drop))? / REPEATS as f64)
+    Ok(seconds(&read, || recordings.run(&[device], &step, 0, pass).map(drop))? / REPEATS as f64)
 }

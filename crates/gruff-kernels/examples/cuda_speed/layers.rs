@@ -143,7 +143,7 @@ fn step_seconds(device: &Device, step: &Step, operation: impl Fn() -> Outcome<Te
         }
         Ok(last)
     };
-    let all = seconds(&read, || recordings.run(device, step, 0, pass).map(|_| ()))?;
+    let all = seconds(&read, || recordings.run(&[device], step, 0, pass).map(|_| ()))?;
     Ok(all / repeats as f64)
 }
 

@@ -32,6 +32,7 @@ pub(crate) mod strips;
 mod uploads;
 
 use std::collections::HashMap;
+use std::iter;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -384,8 +385,14 @@ impl Backend for CudaDevice {
         self.graphs && self.context.phase() == Phase::Running
     }
 
-    fn record(&self, step: &Step, pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
-        self.record_step(step, pass)
+    fn record(
+        &self,
+        others: &[&dyn Backend],
+        step: &Step,
+        pass: &mut dyn FnMut(),
+    ) -> Result<Box<dyn Recording>> {
+        let others = others.iter().filter_map(|other| other.as_cuda());
+        record::record(&iter::once(self).chain(others).collect::<Vec<_>>(), step, pass)
     }
 
     fn lacks(&self, what: Without) -> bool {
@@ -403,7 +410,7 @@ impl Backend for CudaDevice {
     fn prepare(&self, pass: &mut dyn FnMut()) -> Option<Result<usize>> {
         // Its weights are there.
         self.uploads.forget();
-        let guard = phase::Guard::begin(&self.context, Phase::Rehearsing)?;
+        let guard = phase::Guard::begin(&[&self.context], Phase::Rehearsing)?;
         pass();
         let needs = phase::needs();
         drop(guard);

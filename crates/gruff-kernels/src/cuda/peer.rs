@@ -4,12 +4,12 @@
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUdeviceptr};
 
 use super::driver::Context;
 use super::memory::CudaMemory;
 use super::phase::Phase;
-use super::pointer;
+use super::{pointer, record};
 use crate::buffer::Memory;
 use crate::{Result, Tensor};
 
@@ -52,17 +52,21 @@ fn memory(tensor: &Tensor) -> Option<&CudaMemory> {
     }
 }
 
-/// Copies `from` of this or another card to `to` of the card `here`; `None` where `from` is on no card, or one of the two is
-/// recorded or rehearsed.
+/// Copies `from` of this or another card to `to` of the card `here`, or notes that a replay does; `None` where `from` is on no
+/// card, or one of the two is rehearsed, or recorded without another.
 pub(super) fn copy(here: &Arc<Context>, from: &Tensor, to: &Tensor) -> Option<Result<()>> {
     let there = memory(from)?.context();
-    if [here, there].iter().any(|context| context.phase() != Phase::Running) {
-        return None;
+    let within = Arc::ptr_eq(here, there);
+    let (source, target, bytes) = (pointer(from), pointer(to), from.span_bytes());
+    let between = || PeerCopy { here: here.clone(), there: there.clone(), source, target, bytes };
+    match (here.phase(), there.phase()) {
+        (Phase::Running, Phase::Running) if within => Some(copy_within(here, from, to)),
+        // SAFETY: both tensors have that many bytes (checked by the caller) and live until the copy is queued; their memory is
+        // used again behind it only.
+        (Phase::Running, Phase::Running) => Some(unsafe { between().run() }),
+        (Phase::Recording, Phase::Recording) if !within => Some(record::cross(between())),
+        _ => None,
     }
-    Some(match Arc::ptr_eq(here, there) {
-        true => copy_within(here, from, to),
-        false => copy_between(here, there, from, to),
-    })
 }
 
 fn copy_within(here: &Context, from: &Tensor, to: &Tensor) -> Result<()> {
@@ -76,45 +80,58 @@ fn copy_within(here: &Context, from: &Tensor, to: &Tensor) -> Result<()> {
     )
 }
 
-fn copy_between(here: &Arc<Context>, there: &Arc<Context>, from: &Tensor, to: &Tensor) -> Result<()> {
-    let bytes = from.span_bytes();
-    let record = |context: &Context| -> Result<sys::CUevent, DriverError> {
-        let event = context.meeting().event()?;
-        // SAFETY: the event and the stream are this context's, which is current.
-        unsafe { result::event::record(event, context.stream()) }?;
-        Ok(event)
-    };
-    let wait = |context: &Context, event: sys::CUevent| {
-        // SAFETY: the event was recorded; events live as long as their contexts.
-        unsafe {
-            result::stream::wait_event(
-                context.stream(),
-                event,
-                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
-            )
-        }
-    };
-    for context in [here, there] {
-        // One waits for the other: neither is to be held back for its profile.
-        context.clock.touch();
-        context.clock.release();
-    }
-    let made = there.call(|| "marking what another card waits for".into(), || record(there))?;
-    here.call(|| "waiting for another card".into(), || wait(here, made))?;
-    here.waited();
-    let copied = here.call(
-        || format!("copying {bytes} bytes from another card"),
-        || {
-            // SAFETY: both tensors have that many bytes (checked by the caller) and live until the copy is queued; their
-            // memory is used again behind it only, which the streams' waiting for each other sees to.
+/// A copy of bytes from one card to another.
+pub(super) struct PeerCopy {
+    pub(super) here: Arc<Context>,
+    pub(super) there: Arc<Context>,
+    source: CUdeviceptr,
+    target: CUdeviceptr,
+    bytes: usize,
+}
+
+impl PeerCopy {
+    /// Puts it on the streams, which wait for each other: what is put on either of them behind it may use the memory again.
+    ///
+    /// # Safety
+    /// Both pieces of memory are there until then.
+    pub(super) unsafe fn run(&self) -> Result<()> {
+        let Self { here, there, source, target, bytes } = self;
+        let record = |context: &Context| -> Result<sys::CUevent, DriverError> {
+            let event = context.meeting().event()?;
+            // SAFETY: the event and the stream are this context's, which is current.
+            unsafe { result::event::record(event, context.stream()) }?;
+            Ok(event)
+        };
+        let wait = |context: &Context, event: sys::CUevent| {
+            // SAFETY: the event was recorded; events live as long as their contexts.
             unsafe {
-                let (target, source) = (pointer(to), pointer(from));
-                let (own, other) = (here.handle(), there.handle());
-                sys::cuMemcpyPeerAsync(target, own, source, other, bytes, here.stream()).result()?;
+                result::stream::wait_event(
+                    context.stream(),
+                    event,
+                    sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+                )
             }
-            record(here)
-        },
-    )?;
-    // What was copied may be written again once it was read.
-    there.call(|| "waiting for another card's copy".into(), || wait(there, copied))
+        };
+        for context in [here, there] {
+            // One waits for the other: neither is to be held back for its profile.
+            context.clock.touch();
+            context.clock.release();
+        }
+        let made = there.call(|| "marking what another card waits for".into(), || record(there))?;
+        here.call(|| "waiting for another card".into(), || wait(here, made))?;
+        here.waited();
+        let copied = here.call(
+            || format!("copying {bytes} bytes from another card"),
+            || {
+                // SAFETY: the memory is there, as the caller says.
+                unsafe {
+                    let (own, other) = (here.handle(), there.handle());
+                    sys::cuMemcpyPeerAsync(*target, own, *source, other, *bytes, here.stream()).result()?;
+                }
+                record(here)
+            },
+        )?;
+        // What was copied may be written again once it was read.
+        there.call(|| "waiting for another card's copy".into(), || wait(there, copied))
+    }
 }

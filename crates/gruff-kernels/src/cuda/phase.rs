@@ -18,20 +18,33 @@ pub(crate) enum Phase {
 }
 
 thread_local! {
-    /// The phase, and the context that it is about: other devices' operations run.
-    static NOW: Cell<(Phase, usize)> = const { Cell::new((Phase::Running, 0)) };
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { step: None, memory: Vec::new(), spans: usize::MAX }) };
+    static NOW: Cell<Phase> = const { Cell::new(Phase::Running) };
+    /// The contexts that the phase is about: other devices' operations run.
+    static ABOUT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Kept> = const { RefCell::new(Kept::NOTHING) };
     static NEEDS: RefCell<Vec<Need>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What a recording needs as long as it is replayed, and what it is good for.
 pub(crate) struct Kept {
-    /// The tables that its kernels read, and the number of the step that they were made for.
-    pub(crate) step: Option<(u64, Arc<CudaStep>)>,
+    /// The tables that the kernels of each card read.
+    steps: Vec<Tables>,
     /// Memory that operations gave back and the recording still uses.
-    pub(crate) memory: Vec<CudaMemory>,
+    memory: Vec<CudaMemory>,
     /// The most spans of keys, of all sequences, that there is room for.
     pub(crate) spans: usize,
+}
+
+/// A card's tables of a step.
+struct Tables {
+    context: usize,
+    /// The number of the step that they were made for.
+    id: u64,
+    tables: Arc<CudaStep>,
+}
+
+impl Kept {
+    const NOTHING: Self = Self { steps: Vec::new(), memory: Vec::new(), spans: usize::MAX };
 }
 
 fn address(context: &Context) -> usize {
@@ -41,8 +54,11 @@ fn address(context: &Context) -> usize {
 impl Context {
     /// The phase of this thread's operations on the device.
     pub(crate) fn phase(&self) -> Phase {
-        let (phase, whose) = NOW.get();
-        if whose == address(self) { phase } else { Phase::Running }
+        match NOW.get() {
+            Phase::Running => Phase::Running,
+            phase if ABOUT.with_borrow(|about| about.contains(&address(self))) => phase,
+            _ => Phase::Running,
+        }
     }
 }
 
@@ -51,22 +67,29 @@ impl Context {
 pub(crate) struct Guard(());
 
 impl Guard {
-    /// Begins a phase of this thread. `None` while another one lasts.
-    pub(crate) fn begin(context: &Context, phase: Phase) -> Option<Self> {
-        if NOW.get().0 != Phase::Running {
+    /// Begins a phase of this thread's operations on these devices. `None` while another one lasts.
+    pub(crate) fn begin(contexts: &[&Context], phase: Phase) -> Option<Self> {
+        if NOW.get() != Phase::Running {
             return None;
         }
-        NOW.set((phase, address(context)));
+        ABOUT.set(contexts.iter().map(|context| address(context)).collect());
+        NOW.set(phase);
         Some(Self(()))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        NOW.set((Phase::Running, 0));
+        NOW.set(Phase::Running);
+        ABOUT.take();
         NEEDS.take();
         drop(take_kept());
     }
+}
+
+/// What is left of a recording that cannot go on is rehearsed: nothing of it may run.
+pub(super) fn give_recording_up() {
+    NOW.set(Phase::Rehearsing);
 }
 
 /// Notes a kernel that a rehearsal came to.
@@ -93,18 +116,20 @@ pub(crate) fn limit_spans(spans: usize) {
     KEPT.with_borrow_mut(|kept| kept.spans = kept.spans.min(spans));
 }
 
-pub(super) fn set_step(id: u64, step: Arc<CudaStep>) {
-    KEPT.with_borrow_mut(|kept| kept.step = Some((id, step)));
+pub(super) fn set_step(context: &Context, id: u64, tables: Arc<CudaStep>) {
+    KEPT.with_borrow_mut(|kept| kept.steps.push(Tables { context: address(context), id, tables }));
 }
 
-/// The tables of the step that is being recorded.
-pub(super) fn step(id: u64) -> Option<Arc<CudaStep>> {
-    KEPT.with_borrow(|kept| kept.step.as_ref().filter(|(own, _)| *own == id).map(|(_, step)| step.clone()))
+/// The card's tables of the step that is being recorded.
+pub(super) fn step(context: &Context, id: u64) -> Option<Arc<CudaStep>> {
+    KEPT.with_borrow(|kept| {
+        let mut steps = kept.steps.iter();
+        let own = steps.find(|step| step.id == id && step.context == address(context))?;
+        Some(own.tables.clone())
+    })
 }
 
 /// Takes what was kept.
 pub(super) fn take_kept() -> Kept {
-    KEPT.with_borrow_mut(|kept| {
-        std::mem::replace(kept, Kept { step: None, memory: Vec::new(), spans: usize::MAX })
-    })
+    KEPT.replace(Kept::NOTHING)
 }

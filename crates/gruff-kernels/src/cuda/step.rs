@@ -74,6 +74,11 @@ pub(crate) struct Steps {
 }
 
 impl CudaStep {
+    /// The tables that a recording of such a step reads, not filled yet.
+    pub(super) fn fixed(step: &Step, places: Places, tables: &Pooled) -> Self {
+        Self { id: step.id(), tables: tables.pointer(), _memory: None, places, plans: Mutex::default() }
+    }
+
     /// `[B][SEQUENCE_WORDS]` i32.
     pub(crate) fn sequences(&self) -> CUdeviceptr {
         self.at(HEAD_WORDS)
@@ -223,7 +228,7 @@ impl Tables {
 impl CudaDevice {
     /// The tables of a step.
     pub(crate) fn step(&self, step: &Step) -> Result<Arc<CudaStep>> {
-        if let Some(recorded) = phase::step(step.id()) {
+        if let Some(recorded) = phase::step(self.context(), step.id()) {
             return Ok(recorded);
         }
         let mut kept = self.steps().kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -248,12 +253,6 @@ impl CudaDevice {
         }
         kept.push(made.clone());
         Ok(made)
-    }
-
-    /// The tables that a recording of such a step reads, not filled yet.
-    pub(super) fn fixed_step(&self, step: &Step, places: Places) -> Result<CudaStep> {
-        let tables = self.fixed_tables()?.pointer();
-        Ok(CudaStep { id: step.id(), tables, _memory: None, places, plans: Mutex::default() })
     }
 
     /// Where recordings look for a step's tables.

@@ -134,8 +134,13 @@ pub(crate) trait Backend:
         false
     }
 
-    /// Records what `pass` launches for a step instead of running it.
-    fn record(&self, _step: &Step, _pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
+    /// Records what `pass` launches for a step, on it and on these other devices that record, instead of running it.
+    fn record(
+        &self,
+        _others: &[&dyn Backend],
+        _step: &Step,
+        _pass: &mut dyn FnMut(),
+    ) -> Result<Box<dyn Recording>> {
         Err(Error::Option { what: "the device records no steps".to_owned() })
     }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::memory::BORDER;
-use super::{Device, Inner, lock};
+use super::{Backend, Device, Inner, lock};
 use crate::buffer::{Buffer, Memory, Reuse};
 use crate::replay::{MOST_SEQUENCES, Recording};
-use crate::{Result, Step};
+use crate::{Error, Result, Step};
 
 /// Memory that only recordings use, one of them at a time, so that it is as large as the largest of them needs: each lays
 /// its intermediate results out from the beginning. Their kernels know its addresses: it is given back, or made larger, only
@@ -108,7 +108,7 @@ impl Device {
     /// void.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// [`Error::OutOfMemory`].
     pub(crate) fn had_room(&self) -> Result<bool> {
         let mut recorded = lock(&self.inner.recorded);
         if recorded.end <= recorded.bytes {
@@ -133,8 +133,16 @@ impl Device {
     }
 
     /// See [`Backend::record`].
-    pub(crate) fn record(&self, step: &Step, pass: &mut dyn FnMut()) -> Result<Box<dyn Recording>> {
-        self.inner.backend.record(step, pass)
+    pub(crate) fn record(
+        devices: &[&Device],
+        step: &Step,
+        pass: &mut dyn FnMut(),
+    ) -> Result<Box<dyn Recording>> {
+        let backends: Vec<&dyn Backend> = devices.iter().map(|device| device.backend()).collect();
+        let Some((first, others)) = backends.split_first() else {
+            return Err(Error::Option { what: "a step without a device cannot be recorded".to_owned() });
+        };
+        first.record(others, step, pass)
     }
 
     /// Kernels that were loaded so far, on devices that load them when they are needed; else 0.
@@ -148,7 +156,7 @@ impl Device {
     /// it. Devices whose kernels are part of the program do nothing.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda) when the device is [`lost`](Self::lost).
+    /// [`Error::Cuda`] when the device is [`lost`](Self::lost).
     pub fn prepare(&self, mut pass: impl FnMut()) -> Result<usize> {
         self.inner.backend.prepare(&mut pass).unwrap_or(Ok(0))
     }

@@ -76,13 +76,13 @@ impl<'a> Forward<'a> {
         caches: &Caches,
         pass: impl Fn(&Self) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let device = self.device.get();
-        // Recordings are of one device.
-        let plain = self.is_plain() && !self.placement.is_split() && self.placement.rank().is_none();
-        if !plain || !caches.admit(self.step, base.config.vocab_size, device) {
+        // Those that share matrices out wait for each other within a pass.
+        let plain = self.is_plain() && self.placement.rank().is_none();
+        if !plain || !caches.admit(self.step, base.config.vocab_size, self.placement) {
             return self.drawn(pass(self)?);
         }
-        caches.recordings().run(device, self.step, base.id(), || self.drawn(pass(self)?))
+        let devices = self.placement.devices(base.config.num_hidden_layers);
+        caches.recordings().run(&devices, self.step, base.id(), || self.drawn(pass(self)?))
     }
 
     fn drawn(&self, logits: Tensor) -> Result<Tensor> {
