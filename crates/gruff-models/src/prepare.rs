@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use gruff_kernels::sampling::{self, SampleSpec};
-use gruff_kernels::{DType, Device, KvDtype, PAGE_LEN, Step, StepSequence};
+use gruff_kernels::{DType, Device, KvDtype, PAGE_LEN, Step, StepSequence, elementwise};
 
 use crate::{CacheOptions, Caches, Model, Result};
 
@@ -86,6 +86,9 @@ fn rehearse(model: &dyn Model, steps: &Steps, device: &Device) -> Result<()> {
     let options = CacheOptions { kv_dtype: steps.kv_dtype, pages, slots: sequences, rollback: 0 };
     // On the device that is rehearsed they take no memory; other devices' are not touched.
     let mut caches = Caches::new(device, &model.config().caches, &options)?;
+    // By copies states are kept and come back.
+    let [from, to] = [device.scratch(DType::F32, &[1, 1])?, device.scratch(DType::F32, &[1, 1])?];
+    elementwise::copy(&from, &to)?;
     let sequence = |slot, len| StepSequence { len, past: PAST, slot, pages: (0..pages as u32).collect() };
     let answers = sizes(sequences).map(|count| (0..count).map(|slot| sequence(slot, 1)).collect());
     let prompts = sizes(tokens).map(|len| vec![sequence(0, len)]);
