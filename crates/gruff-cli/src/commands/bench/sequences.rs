@@ -28,16 +28,17 @@ impl Sequences {
         capacity: usize,
         step_tokens: usize,
     ) -> anyhow::Result<Self> {
+        let step_tokens = step_tokens.max(count);
         let options = EngineOptions {
             context: Context::Tokens(capacity),
             max_sequences: count,
-            step_tokens: step_tokens.max(count),
+            step_tokens: Some(step_tokens),
             prefix_cache: Some(0),
             ..model.engine_options().clone()
         };
         let model = model.model().clone();
         MemoryPlan::new(&*model, &options)?;
-        let steps = Steps { kv_dtype: options.kv_dtype, sequences: count, tokens: options.step_tokens };
+        let steps = Steps { kv_dtype: options.kv_dtype, sequences: count, tokens: step_tokens };
         prepare(&*model, &steps)?;
         let each = capacity.div_ceil(PAGE_LEN);
         let caches = model.new_caches(&CacheOptions {
@@ -51,7 +52,7 @@ impl Sequences {
         Ok(Self {
             pages: pages.collect(),
             past: vec![0; count],
-            step_tokens: options.step_tokens,
+            step_tokens,
             random: Random(0x6772_7566),
             model,
             caches,
