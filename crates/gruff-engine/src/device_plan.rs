@@ -67,7 +67,6 @@ impl fmt::Display for DevicePlan {
 /// What is planned for: a model's sizes and where its parts are to live.
 pub(crate) struct Planned<'a> {
     pub(crate) config: &'a ModelConfig,
-    pub(crate) parts: &'a PartBytes,
     pub(crate) placement: &'a Placement,
     /// What its layers remember, of a model whose matrices are shared out on each device by itself.
     pub(crate) caches: CachePlan,
@@ -75,12 +74,25 @@ pub(crate) struct Planned<'a> {
     pub(crate) available: Vec<(Option<u64>, bool)>,
     /// Tokens in a step, and those of prompts beside answers.
     pub(crate) tokens: (usize, usize),
+    /// Sequences of the largest step that is recorded.
+    recorded: usize,
+    /// What each of the placement's devices takes, whatever the context.
+    taken: Vec<Taken>,
+}
+
+/// What a device takes for the parts of a model that it has, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    weights: u64,
+    /// What products of a step take beside tensors, and those of the largest step that is recorded.
+    products: u64,
+    recorded_products: u64,
 }
 
 impl<'a> Planned<'a> {
     pub(crate) fn new(
         config: &'a ModelConfig,
-        parts: &'a PartBytes,
+        parts: &PartBytes,
         placement: &'a Placement,
         options: &EngineOptions,
     ) -> Self {
@@ -105,7 +117,20 @@ impl<'a> Planned<'a> {
         let least = available.iter().filter_map(|(bytes, _)| *bytes).min();
         let each = 4 * config.hidden_size as u64 * ROWS_IN_FLIGHT;
         let tokens = options.tokens_of_steps(whole, each, least.map(|bytes| bytes / STEP_SHARE));
-        Self { config, parts, placement, caches, available, tokens }
+        // A step is recorded where all devices that it comes to record, each its part, and none has a part of every matrix.
+        let recorded = devices.iter().map(|device| device.recorded_sequences(options.max_sequences));
+        let recorded = if ranks == 0 { recorded.min().unwrap_or(0) } else { 0 };
+        let only = devices.len() == 1;
+        let taken = |device: &&Device| Taken {
+            weights: match only && device.free_bytes().is_none() {
+                true => config.weight_bytes,
+                false => parts.on(placement, device),
+            },
+            products: parts.products_on(placement, device, tokens.0),
+            recorded_products: parts.products_on(placement, device, recorded),
+        };
+        let taken = devices.iter().map(taken).collect();
+        Self { config, placement, caches, available, tokens, recorded, taken }
     }
 
     /// What all devices together can give.
@@ -120,10 +145,6 @@ impl<'a> Planned<'a> {
         let devices = placement.devices(layers);
         // They are kept in the host's memory; a card alone has it counted as its own, which is on the safe side.
         let keeper = devices.iter().position(|device| device.free_bytes().is_none()).unwrap_or(0);
-        let only = devices.len() == 1;
-        // A step is recorded where all devices that it comes to record, each its part, and none has a part of every matrix.
-        let recorded = devices.iter().map(|device| device.recorded_sequences(options.max_sequences));
-        let recorded = if placement.ranks().is_empty() { recorded.min().unwrap_or(0) } else { 0 };
         let tokens = (plan.cache_tokens + plan.prefix_tokens) as u64;
         let part = |(index, device): (usize, &&Device)| {
             let own = || {
@@ -141,8 +162,7 @@ impl<'a> Planned<'a> {
                 true => 2,
                 false => u64::from(placement.head().same(device)),
             };
-            let products = |columns| self.parts.products_on(placement, device, columns);
-            let borrowed = only && device.free_bytes().is_none();
+            let taken = self.taken.get(index).copied().unwrap_or_default();
             let exchange = if shared_out && device.free_bytes().is_some() { EXCHANGE } else { 0 };
             // Snapshots go to the host, and come from there, through memory of the card.
             let snapshots = device.runs_behind() && options.prefix_cache != Some(0);
@@ -151,16 +171,17 @@ impl<'a> Planned<'a> {
             let (available, capped) = self.available.get(index).copied().unwrap_or_default();
             DevicePlan {
                 device: device.name().to_owned(),
-                weights: if borrowed { config.weight_bytes } else { self.parts.on(placement, device) },
+                weights: taken.weights,
                 kv: tokens.saturating_mul(per_token as u64),
                 state: state.map_or(u64::MAX, |bytes| bytes as u64),
                 snapshots: if index == keeper { plan.snapshots } else { 0 },
                 scratch: scratch_bytes(config, options, self.tokens.0, logits)
-                    .saturating_add(products(self.tokens.0))
+                    .saturating_add(taken.products)
                     .saturating_add(exchange)
                     .saturating_add(copying),
                 // Theirs are others.
-                recordings: recording_bytes(config, recorded, logits).saturating_add(products(recorded)),
+                recordings: recording_bytes(config, self.recorded, logits)
+                    .saturating_add(taken.recorded_products),
                 available,
                 capped,
             }
