@@ -1,7 +1,7 @@
 // Packed blocks on CUDA: from what lies in a strip (`cuda/strips`) to codes, scales and minima, in registers.
 //
 // A group is 256 consecutive values of a row, and each of four lanes has 64 of them to itself: two sub-blocks of 32, S = 0 and 1.
-// A type `W` says how many bytes a lane has to itself (OWN) and how many the four of a row share (ROW), what the scales and minima
+// A type (`Type`, by its number in files) says how many bytes a lane has to itself (OWN) and how many the four of a row share (ROW), what the scales and minima
 // of sub-block S are, and what its codes are, four to a word: `word<S, I>(share, book)` is word I of eight.
 //
 //     value[i] = scale[i / 16] * (code[i] - OFFSET) + minimum[i / 16]
@@ -101,6 +101,9 @@ struct Plain {
     }
 };
 
+// A type, by its number in files.
+template <int NUMBER> struct Type;
+
 // Codes of four bits, from the lane's first eight words.
 template <int S, int I, class G>
 __device__ __forceinline__ u32 half_bytes(const G &g) {
@@ -119,89 +122,100 @@ __device__ __forceinline__ u32 two_bits(const G &g) {
     return move_bits<2 * (I % 4), TO>(g.template word<O + 8 * S + 4 * (I / 4)>()) & 0x03030303u << TO;
 }
 
-struct Q4_0 : Plain<36, 0> {
-    static constexpr int OFFSET = 8;
+// Types of codes of four bits and nothing else.
+template <int OWN, int ROW>
+struct HalfBytes : Plain<OWN, ROW> {
     static constexpr bool NIBBLES = true;
-    template <int S, class G>
-    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<32 + 2 * S>(g);
-    }
     template <int S, int I, class G>
     __device__ static u32 word(const G &g, const u32 *) {
         return half_bytes<S, I>(g);
     }
 };
 
-struct Q4_1 : Plain<40, 0> {
-    static constexpr bool MINIMUM = true;
-    static constexpr bool NIBBLES = true;
-    template <int S, class G>
-    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
-        scale[0] = half_at<32 + 4 * S>(g);
-        minimum[0] = half_at<34 + 4 * S>(g);
-    }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return half_bytes<S, I>(g);
-    }
-};
-
-struct Q5_0 : Plain<44, 0> {
-    static constexpr int OFFSET = 16;
-    template <int S, class G>
-    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
-        scale[0] = half_at<40 + 2 * S>(g);
-    }
+// Of codes of five bits, the fifth behind the others.
+template <int OWN, int ROW>
+struct FiveBits : Plain<OWN, ROW> {
     template <int S, int I, class G>
     __device__ static u32 word(const G &g, const u32 *) {
         return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
     }
 };
 
-struct Q5_1 : Plain<48, 0> {
+// Of codes of two bits.
+template <int OWN, int ROW>
+struct TwoBits : Plain<OWN, ROW> {
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return two_bits<0, 0, S, I>(g);
+    }
+};
+
+// Of codes of eight bits, moved by 128 so that they are not negative.
+template <int OWN, int ROW>
+struct WholeBytes : Plain<OWN, ROW> {
+    static constexpr int OFFSET = 128;
+    template <int S, int I, class G>
+    __device__ static u32 word(const G &g, const u32 *) {
+        return g.template word<32 * S + 4 * I>();
+    }
+};
+
+// Q4_0.
+template <> struct Type<2> : HalfBytes<36, 0> {
+    static constexpr int OFFSET = 8;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<32 + 2 * S>(g);
+    }
+};
+
+// Q4_1.
+template <> struct Type<3> : HalfBytes<40, 0> {
+    static constexpr bool MINIMUM = true;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
+        scale[0] = half_at<32 + 4 * S>(g);
+        minimum[0] = half_at<34 + 4 * S>(g);
+    }
+};
+
+// Q5_0.
+template <> struct Type<6> : FiveBits<44, 0> {
+    static constexpr int OFFSET = 16;
+    template <int S, class G>
+    __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
+        scale[0] = half_at<40 + 2 * S>(g);
+    }
+};
+
+// Q5_1.
+template <> struct Type<7> : FiveBits<48, 0> {
     static constexpr bool MINIMUM = true;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
         scale[0] = half_at<40 + 4 * S>(g);
         minimum[0] = half_at<42 + 4 * S>(g);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
-    }
 };
 
-// Codes of eight bits, moved by 128 so that they are not negative.
-template <int S, int I, class G>
-__device__ __forceinline__ u32 bytes(const G &g) {
-    return g.template word<32 * S + 4 * I>();
-}
-
-struct Q8_0 : Plain<68, 0> {
-    static constexpr int OFFSET = 128;
+// Q8_0.
+template <> struct Type<8> : WholeBytes<68, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at<64 + 2 * S>(g);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return bytes<S, I>(g);
-    }
 };
 
-struct Q8_1 : Plain<72, 0> {
-    static constexpr int OFFSET = 128;
+// Q8_1.
+template <> struct Type<9> : WholeBytes<72, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at<64 + 4 * S>(g);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return bytes<S, I>(g);
-    }
 };
 
-struct Q2_K : Plain<20, 4> {
+// Q2_K.
+template <> struct Type<10> : TwoBits<20, 4> {
     static constexpr bool HALVES = true;
     static constexpr bool MINIMUM = true;
     template <int S, class G>
@@ -211,13 +225,10 @@ struct Q2_K : Plain<20, 4> {
         scale[0] = __fmul_rn(d.x, small(both & 15)), scale[1] = __fmul_rn(d.x, small(both >> 8 & 15));
         minimum[0] = -__fmul_rn(d.y, small(both >> 4 & 15)), minimum[1] = -__fmul_rn(d.y, small(both >> 12));
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return two_bits<0, 0, S, I>(g);
-    }
 };
 
-struct Q3_K : Plain<27, 2> {
+// Q3_K.
+template <> struct Type<11> : Plain<27, 2> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 4;
     template <int S, class G>
@@ -242,32 +253,26 @@ __device__ __forceinline__ void scale_and_minimum(const G &g, float &scale, floa
     minimum = -__fmul_rn(d.y, small(all >> (12 * S + 6) & 63));
 }
 
-struct Q4_K : Plain<35, 4> {
+// Q4_K.
+template <> struct Type<12> : HalfBytes<35, 4> {
     static constexpr bool MINIMUM = true;
-    static constexpr bool NIBBLES = true;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
         scale_and_minimum<32, S>(g, scale[0], minimum[0]);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return half_bytes<S, I>(g);
-    }
 };
 
-struct Q5_K : Plain<43, 4> {
+// Q5_K.
+template <> struct Type<13> : FiveBits<43, 4> {
     static constexpr bool MINIMUM = true;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&minimum)[2]) {
         scale_and_minimum<40, S>(g, scale[0], minimum[0]);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return half_bytes<S, I>(g) | one_bit<32, 4, S, I>(g);
-    }
 };
 
-struct Q6_K : Plain<52, 2> {
+// Q6_K.
+template <> struct Type<14> : Plain<52, 2> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 32;
     template <int S, class G>
@@ -283,15 +288,11 @@ struct Q6_K : Plain<52, 2> {
     }
 };
 
-struct Q8_K : Plain<64, 4> {
-    static constexpr int OFFSET = 128;
+// Q8_K.
+template <> struct Type<15> : WholeBytes<64, 4> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = __uint_as_float(g.row_words[0]);
-    }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return bytes<S, I>(g);
     }
 };
 
@@ -305,8 +306,8 @@ __device__ __forceinline__ u32 trits(u32 bytes, u32 power) {
 // Three to the power n, below 5.
 __device__ constexpr u32 three_to(int n) { return n == 4 ? 81 : 0x1b090301u >> (8 * n) & 255; }
 
-// Word m of codes is digit m % 5 of word m / 5 of three; the last are the digits of one byte.
-struct TQ1_0 : Plain<13, 2> {
+// TQ1_0. Word m of codes is digit m % 5 of word m / 5 of three; the last are the digits of one byte.
+template <> struct Type<34> : Plain<13, 2> {
     static constexpr int OFFSET = 1;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
@@ -325,19 +326,17 @@ struct TQ1_0 : Plain<13, 2> {
     }
 };
 
-struct TQ2_0 : Plain<16, 2> {
+// TQ2_0.
+template <> struct Type<35> : TwoBits<16, 2> {
     static constexpr int OFFSET = 1;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_to_float((u16)g.row_words[0]);
     }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return two_bits<0, 0, S, I>(g);
-    }
 };
 
-struct Q1_0 : Plain<8, 4> {
+// Q1_0.
+template <> struct Type<41> : Plain<8, 4> {
     static constexpr int OFFSET = 1;
     template <int S, class G>
     __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
@@ -349,15 +348,12 @@ struct Q1_0 : Plain<8, 4> {
     }
 };
 
-struct Q2_0 : Plain<18, 0> {
+// Q2_0.
+template <> struct Type<42> : TwoBits<18, 0> {
     static constexpr int OFFSET = 1;
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at<16>(g);
-    }
-    template <int S, int I, class G>
-    __device__ static u32 word(const G &g, const u32 *) {
-        return two_bits<0, 0, S, I>(g);
     }
 };
 
@@ -388,14 +384,16 @@ struct Levels : Plain<OWN, ROW> {
     }
 };
 
-struct IQ4_NL : Levels<36, 0> {
+// IQ4_NL.
+template <> struct Type<20> : Levels<36, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         scale[0] = half_at<32 + 2 * S>(g);
     }
 };
 
-struct IQ4_XS : Levels<33, 4> {
+// IQ4_XS.
+template <> struct Type<23> : Levels<33, 4> {
     template <int S, class G>
     __device__ static void scales(const G &g, int t, float (&scale)[2], float (&)[2]) {
         const u32 low = g.template byte<32>() >> (4 * S) & 15, high = g.row_words[0] >> (16 + 4 * t + 2 * S) & 3;
@@ -403,7 +401,8 @@ struct IQ4_XS : Levels<33, 4> {
     }
 };
 
-struct MXFP4 : Levels<34, 0> {
+// MXFP4.
+template <> struct Type<39> : Levels<34, 0> {
     template <int S, class G>
     __device__ static void scales(const G &g, int, float (&scale)[2], float (&)[2]) {
         const u32 e = g.template byte<32 + S>();
@@ -411,7 +410,8 @@ struct MXFP4 : Levels<34, 0> {
     }
 };
 
-struct NVFP4 : Levels<36, 0> {
+// NVFP4.
+template <> struct Type<40> : Levels<36, 0> {
     static constexpr bool HALVES = true;
     __device__ static float scale_of(u32 code) {
         u32 exponent = code >> 3 & 15, mantissa = code & 7;
@@ -446,7 +446,8 @@ __device__ __forceinline__ u32 entry_of_8(const u32 *book, u32 entry) {
     return book[2 * entry + I % 2];
 }
 
-struct IQ2_XXS : Plain<16, 2> {
+// IQ2_XXS.
+template <> struct Type<16> : Plain<16, 2> {
     static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 256;
     template <int S, class G>
@@ -469,7 +470,8 @@ __device__ __forceinline__ void half_byte_scales(float d, u32 scales, float (&sc
     scale[1] = __fmul_rn(d, 0.5f + small(scales >> 4)) * 0.25f;
 }
 
-struct IQ2_XS : Plain<18, 2> {
+// IQ2_XS.
+template <> struct Type<17> : Plain<18, 2> {
     static constexpr bool HALVES = true;
     static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 512;
@@ -488,7 +490,8 @@ struct IQ2_XS : Plain<18, 2> {
     }
 };
 
-struct IQ2_S : Plain<20, 2> {
+// IQ2_S.
+template <> struct Type<22> : Plain<20, 2> {
     static constexpr bool HALVES = true;
     static constexpr bool SIGNS = true;
     static constexpr int TABLE = 2 * 1024;
@@ -506,7 +509,8 @@ struct IQ2_S : Plain<20, 2> {
     }
 };
 
-struct IQ3_XXS : Plain<24, 2> {
+// IQ3_XXS.
+template <> struct Type<18> : Plain<24, 2> {
     static constexpr bool SIGNS = true;
     static constexpr int TABLE = 256;
     template <int S, class G>
@@ -523,7 +527,8 @@ struct IQ3_XXS : Plain<24, 2> {
     }
 };
 
-struct IQ3_S : Plain<27, 2> {
+// IQ3_S.
+template <> struct Type<21> : Plain<27, 2> {
     static constexpr bool SIGNS = true;
     static constexpr int TABLE = 512;
     template <int S, class G>
@@ -548,7 +553,8 @@ __device__ __forceinline__ u32 shifted_entry(const u32 *book, u32 entry, u32 neg
     return entry_of_8<I>(book, entry) + (negative ? 0u - 0x01010101u : 0x01010101u);
 }
 
-struct IQ1_S : Plain<12, 2> {
+// IQ1_S.
+template <> struct Type<19> : Plain<12, 2> {
     static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
     template <int S, class G>
@@ -563,7 +569,8 @@ struct IQ1_S : Plain<12, 2> {
     }
 };
 
-struct IQ1_M : Plain<12, 8> {
+// IQ1_M.
+template <> struct Type<29> : Plain<12, 8> {
     static constexpr bool HALVES = true;
     static constexpr int OFFSET = 16;
     static constexpr int TABLE = 2 * 2048;
@@ -585,63 +592,8 @@ struct IQ1_M : Plain<12, 8> {
 
 }  // namespace blocks
 
-// The type of a unit's weights, by its number in files.
-#if WEIGHT == 2
-using Weight = blocks::Q4_0;
-#elif WEIGHT == 3
-using Weight = blocks::Q4_1;
-#elif WEIGHT == 6
-using Weight = blocks::Q5_0;
-#elif WEIGHT == 7
-using Weight = blocks::Q5_1;
-#elif WEIGHT == 8
-using Weight = blocks::Q8_0;
-#elif WEIGHT == 9
-using Weight = blocks::Q8_1;
-#elif WEIGHT == 10
-using Weight = blocks::Q2_K;
-#elif WEIGHT == 11
-using Weight = blocks::Q3_K;
-#elif WEIGHT == 12
-using Weight = blocks::Q4_K;
-#elif WEIGHT == 13
-using Weight = blocks::Q5_K;
-#elif WEIGHT == 14
-using Weight = blocks::Q6_K;
-#elif WEIGHT == 15
-using Weight = blocks::Q8_K;
-#elif WEIGHT == 16
-using Weight = blocks::IQ2_XXS;
-#elif WEIGHT == 17
-using Weight = blocks::IQ2_XS;
-#elif WEIGHT == 18
-using Weight = blocks::IQ3_XXS;
-#elif WEIGHT == 19
-using Weight = blocks::IQ1_S;
-#elif WEIGHT == 20
-using Weight = blocks::IQ4_NL;
-#elif WEIGHT == 21
-using Weight = blocks::IQ3_S;
-#elif WEIGHT == 22
-using Weight = blocks::IQ2_S;
-#elif WEIGHT == 23
-using Weight = blocks::IQ4_XS;
-#elif WEIGHT == 29
-using Weight = blocks::IQ1_M;
-#elif WEIGHT == 34
-using Weight = blocks::TQ1_0;
-#elif WEIGHT == 35
-using Weight = blocks::TQ2_0;
-#elif WEIGHT == 39
-using Weight = blocks::MXFP4;
-#elif WEIGHT == 40
-using Weight = blocks::NVFP4;
-#elif WEIGHT == 41
-using Weight = blocks::Q1_0;
-#elif WEIGHT == 42
-using Weight = blocks::Q2_0;
-#endif
-
+// The type of a unit's weights.
+using Weight = blocks::Type<WEIGHT>;
 using Share = Weight::Share;
 
 // Bytes of a cell, eight rows of a group, with so many lanes a row: four, or fewer in the last group of a row.

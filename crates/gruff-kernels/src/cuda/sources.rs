@@ -2,6 +2,7 @@
 
 use super::error::CudaError;
 use super::nvrtc::Nvrtc;
+use crate::matmul::cuda::{MATVEC, vector_of_each_type};
 
 /// Preprocessor constants of a variant, with their values.
 pub(crate) type Defines = [(&'static str, i64)];
@@ -96,18 +97,20 @@ pub struct Compiled {
 pub fn compile_all(arch: &str, mut each: impl FnMut(&Compiled)) -> Result<Vec<Compiled>, CudaError> {
     let nvrtc = Nvrtc::find(i32::MAX)?;
     let mut all = Vec::new();
-    for source in SOURCES {
-        for defines in source.variants {
-            let mut name = source.name.to_owned();
-            for (constant, value) in *defines {
-                name += &format!(" {constant}={value}");
-            }
-            let result = nvrtc
-                .compile(source.name, source.code, arch, &source.options(defines))
-                .map_err(|error| error.to_string());
-            all.push(Compiled { name, result });
-            all.last().into_iter().for_each(&mut each);
+    let mut compile = |source: &Source, defines: &Defines| {
+        let mut name = source.name.to_owned();
+        for (constant, value) in defines {
+            name += &format!(" {constant}={value}");
         }
+        let result = nvrtc
+            .compile(source.name, source.code, arch, &source.options(defines))
+            .map_err(|error| error.to_string());
+        all.push(Compiled { name, result });
+        all.last().into_iter().for_each(&mut each);
+    };
+    for source in SOURCES {
+        source.variants.iter().for_each(|defines| compile(source, defines));
     }
+    vector_of_each_type().for_each(|defines| compile(&MATVEC, &defines));
     Ok(all)
 }

@@ -3,7 +3,7 @@
 //!
 //! Eight rows are a *strip*, and the 256 values (a *group*) of its rows a *cell*. Of a row's group each of four lanes has 64
 //! consecutive values to itself: codes, and the scales that are of these values only, `own` bytes; what scales all 256 is `row` bytes
-//! that the four share ([`lanes`] says what they are for each type). A cell has
+//! that the four share ([`types`] says what they are for each type). A cell has
 //!
 //! ```text
 //! own bytes, in planes of 16 bytes as often as they fit, then of 8, 4, 2 and 1 where the rest needs them:  [plane][row 0..8][lane]
@@ -14,14 +14,19 @@
 //! it needs; the second half of a lane, and rows of a last strip that there are none of, are zeros. `blocks.cuh` reads it.
 
 mod back;
+mod book;
 mod lanes;
+mod types;
 
 use std::ops::Range;
 
 use gruff_blocks::BlockType;
 
 use crate::Result;
-use lanes::{Lanes, with_lanes};
+use lanes::{Lanes, Unpacking};
+use types::with_lanes;
+
+pub(crate) use book::Book;
 
 /// Rows of a strip.
 pub(crate) const STRIP: usize = 8;
@@ -114,6 +119,19 @@ pub(crate) fn cell_bytes(block_type: BlockType) -> usize {
 /// What a lane has to itself of a group, and what the four share: bytes.
 fn own_and_row(block_type: BlockType) -> (usize, usize) {
     with_lanes!(block_type, L => (L::OWN, L::ROW))
+}
+
+/// What a type's codes are looked up in.
+pub(crate) fn book(block_type: BlockType) -> Book {
+    if block_type.is_scalar() {
+        return Book::None;
+    }
+    with_lanes!(block_type, L => L::BOOK)
+}
+
+/// Whether unpacking a type takes longer than bringing its bytes.
+pub(crate) fn is_heavy(block_type: BlockType) -> bool {
+    with_lanes!(block_type, L => L::UNPACKING == Unpacking::Heavy)
 }
 
 /// Bytes of a whole group of a row in a file.
@@ -274,6 +292,26 @@ mod tests {
         }
         assert_eq!(Strips::of(BlockType::F16, 64).unwrap(), None);
         assert!(Strips::of(BlockType::Q4_K, 100).is_err());
+    }
+
+    #[test]
+    fn kernels_read_what_is_laid_out() {
+        let header = include_str!("../blocks.cuh");
+        for block_type in packed_types() {
+            let id = block_type.id();
+            let (_, begun) = header.split_once(&format!("template <> struct Type<{id}> : ")).expect("a type");
+            let (body, _) = begun.split_once("\n};").expect("its end");
+            let (own, row) = own_and_row(block_type);
+            let levels = matches!(book(block_type), Book::Levels(_));
+            let (base, rest) = body.split_once('<').expect("what it is made of");
+            assert!(rest.starts_with(&format!("{own}, {row}> {{")), "{block_type}: {own}, {row}");
+            assert_eq!(levels, base == "Levels", "{block_type}");
+            let table = body.split_once("int TABLE = ").and_then(|(_, rest)| rest.split(';').next());
+            let words = |table: &str| table.split(" * ").map(|n| n.parse::<usize>().unwrap()).product();
+            let expected = if levels { 4 } else { table.map_or(0, words) };
+            assert_eq!(book(block_type).words(), expected, "{block_type}");
+            assert_eq!(book(block_type).bytes().len(), 4 * expected, "{block_type}");
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@ use gruff_blocks::BlockType;
 use super::books::book_words;
 use super::input::{FLAT_ROWS, GROUP, GROUP_BYTES, TILE_ROWS, groups};
 use super::launch::{SLOTS, Slots, advance, pair, slot_words};
-use super::operand::{Finish, MATRICES_WORDS, Matrices, Operand, strip_bytes};
+use super::operand::{Finish, MATRICES_WORDS, Matrices, Operand, row_tiles, strip_bytes};
 use super::{BATCH, MATVEC};
 use crate::cuda::CudaDevice;
-use crate::cuda::strips::cell_bytes;
+use crate::cuda::strips::{cell_bytes, is_heavy};
 use crate::{Activation, Result};
 
 /// Rows of a tile (`ROWS` in `rows.cuh`).
@@ -77,6 +77,32 @@ impl Columns {
     }
 }
 
+/// Constants of `matvec.cu`.
+fn vector_defines(
+    block_type: BlockType,
+    columns: Columns,
+    tail: bool,
+    slots: bool,
+) -> [(&'static str, i64); 7] {
+    let [tiles, flat, exact] = columns.defines();
+    [
+        ("WEIGHT", i64::from(block_type.id())),
+        ("TILES", tiles),
+        ("STAGES", stages(block_type) as i64),
+        ("TAIL", i64::from(tail)),
+        ("FLAT", flat),
+        ("EXACT", exact),
+        ("SLOTS", i64::from(slots)),
+    ]
+}
+
+/// Those of each packed type with one column. Rows may end within a group where blocks are shorter than that.
+pub(crate) fn vector_of_each_type() -> impl Iterator<Item = [(&'static str, i64); 7]> {
+    BlockType::ALL.iter().filter(|block_type| !block_type.is_scalar()).map(|block_type| {
+        vector_defines(*block_type, Columns::of(*block_type, 1, 1), block_type.values() < GROUP, false)
+    })
+}
+
 /// Bytes of a warp's ring.
 fn ring_bytes(block_type: BlockType, columns: Columns) -> usize {
     let x = if columns == Columns::Brought { GROUP_BYTES } else { 0 };
@@ -93,12 +119,6 @@ fn sum_bytes(columns: usize, run: usize) -> usize {
 fn shared_sum_bytes(groups: usize, tiles: usize, column_tiles: usize) -> usize {
     const SUMS_OF_TILES: usize = ROWS * TILE_ROWS;
     groups * tiles * column_tiles * SUMS_OF_TILES * size_of::<f32>()
-}
-
-/// Whether unpacking takes longer than bringing the bytes: more warps than registers are for in other kernels are of use then.
-fn is_heavy(block_type: BlockType) -> bool {
-    use BlockType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q8_1, Q8_K};
-    !matches!(block_type, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q8_1 | Q4_K | Q5_K | Q6_K | Q8_K)
 }
 
 /// How the tiles of rows are shared by warps: those of a block that have tiles side by side, and those that share a tile.
@@ -176,8 +196,8 @@ impl Product<'_> {
     }
 
     /// Whether rows do not end with a whole group.
-    fn tail(&self) -> i64 {
-        i64::from(!self.cols.is_multiple_of(GROUP))
+    fn has_tail(&self) -> bool {
+        !self.cols.is_multiple_of(GROUP)
     }
 
     /// `struct Cut` of `rows.cuh`.
@@ -251,16 +271,7 @@ impl Product<'_> {
         let resident = (self.device.card().shared_bytes / bytes).min(most / cut.warps()).max(1);
         let steps = self.tiles.div_ceil(cut.abreast);
         let blocks = steps.min((processors * resident).div_ceil(repeats)).max(1);
-        let [tiles, flat, exact] = columns.defines();
-        let defines = [
-            ("WEIGHT", i64::from(self.block_type().id())),
-            ("TILES", tiles),
-            ("STAGES", stages(self.block_type()) as i64),
-            ("TAIL", self.tail()),
-            ("FLAT", flat),
-            ("EXACT", exact),
-            ("SLOTS", i64::from(slots.is_some())),
-        ];
+        let defines = vector_defines(self.block_type(), columns, self.has_tail(), slots.is_some());
         self.device
             .launch(&MATVEC, &defines, "matvec")?
             .grid([blocks, repeats, 1])
@@ -337,7 +348,7 @@ impl Product<'_> {
             ("WEIGHT", i64::from(self.block_type().id())),
             ("TILES", column_tiles as i64),
             ("STAGES", BATCH_STAGES as i64),
-            ("TAIL", self.tail()),
+            ("TAIL", i64::from(self.has_tail())),
             ("SHARED", i64::from(shared)),
         ]
     }
@@ -389,10 +400,7 @@ impl CudaDevice {
         operands: &'a [Operand<'a>],
         finish: Finish,
     ) -> Result<Product<'a>> {
-        let tiles = match finish {
-            Finish::Glu(..) => operands[0].weight.rows().div_ceil(ROWS / 2),
-            _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(ROWS)).sum(),
-        };
+        let tiles = row_tiles(operands, finish, ROWS);
         let matrices = Matrices::of(self, operands, finish)?;
         Ok(Product { device: self, operands, finish, matrices, x, x_stride, cols, tiles })
     }

@@ -26,6 +26,7 @@ use crate::elementwise::ElementwiseOps;
 use crate::{Activation, Activations, DType, PackedTensor, Result, Tensor};
 
 pub(crate) use books::Books;
+pub(crate) use few::vector_of_each_type;
 use input::GROUP;
 pub(crate) use input::{groups, pieces_address};
 pub(crate) use launch::Slots;

@@ -62,6 +62,14 @@ pub(crate) fn matrix_bytes(weight: &PackedTensor) -> usize {
     weight.row_offset(1, 0) - weight.row_offset(0, 0)
 }
 
+/// How many tiles of so many rows all matrices have; of gated units half a tile's rows are the gate's, half up's.
+pub(super) fn row_tiles(operands: &[Operand], finish: Finish, rows: usize) -> usize {
+    match finish {
+        Finish::Glu(..) => operands[0].weight.rows().div_ceil(rows / 2),
+        _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(rows)).sum(),
+    }
+}
+
 impl Matrices {
     pub(crate) fn of(device: &CudaDevice, operands: &[Operand], finish: Finish) -> Result<Self> {
         let mut words = [0; MATRICES_WORDS];
