@@ -119,11 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) float_many(
 ) {
     extern __shared__ __align__(128) u8 shared[];
     in_turn();
-    Batch batch = {};
-#if SLOTS
-    batch = batches[blockIdx.x];
+    const Batch batch = batch_of_block(batches);
     if (batch.count == 0) return;
-#endif
     const Tile tile = tile_of_block(matrices, count, what, batch.expert);
 
     // Which row of x a column is, and which row of the output.

@@ -2,8 +2,8 @@
 
 use gruff_blocks::BlockType;
 
-use super::launch::{SLOTS, Slots, pair, slot_words};
-use super::operand::{Finish, Matrices, Operand, matrix_bytes, weights};
+use super::launch::{SLOTS, Slots, advance, float_rows, pair, slot_words};
+use super::operand::{Finish, Matrices, Operand, matrix_bytes, row_tiles, weights};
 use super::{FLOAT_FEW, FLOAT_MANY, TERMS};
 use crate::activation::Form;
 use crate::buffer::Buffer;
@@ -127,13 +127,10 @@ impl CudaDevice {
     ) -> Result<()> {
         let weight = operands[0].weight;
         let matrices = Matrices::of(self, operands, finish)?;
-        let tiles: usize = match finish {
-            Finish::Glu(..) => weight.rows().div_ceil(FEW_ROWS / 2),
-            _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(FEW_ROWS)).sum(),
-        };
+        let tiles = row_tiles(operands, finish, FEW_ROWS);
         let columns = slots.map_or(x.rows().div_ceil(FEW_COLUMNS), |slots| slots.rows());
         let warps = few_warps(tiles * columns, x.cols().div_ceil(GROUP), self.card().multiprocessors);
-        let (share, experts, used, ids, id_stride) = slot_words(slots.as_ref());
+        let ids = slot_words(slots.as_ref()).3;
         let defines = [
             ("WEIGHT", i64::from(weight.block_type().id())),
             ("ALIGNED", i64::from(aligned(operands))),
@@ -144,23 +141,15 @@ impl CudaDevice {
             let skipped = if slots.is_some() { 0 } else { first * FEW_COLUMNS };
             let mut words = matrices.words;
             if slots.is_none() {
-                super::launch::advance(&mut words, operands, skipped);
+                advance(&mut words, operands, skipped);
             }
-            let input = [
-                crate::cuda::pointer(x.tensor()) + (skipped * x.tensor().strides()[0] * 4) as u64,
-                x.tensor().strides()[0] as u64,
-                pair(x.rows() - skipped, x.cols()),
-                pair(share, experts),
-                pair(used, first),
-                id_stride,
-            ];
             self.launch(&FLOAT_FEW, &defines, "float_few")?
                 .grid([tiles, (columns - first).min(SLOTS), 1])
                 .block(32 * warps)
                 .arg(words)
                 .arg(operands.len() as i32)
                 .arg(finish.number())
-                .arg(input)
+                .arg(float_rows(x, skipped, slots.as_ref(), first))
                 .arg(ids)
                 .run()?;
         }
@@ -190,14 +179,7 @@ impl CudaDevice {
             }
         };
         let stages = tile.stages(bytes, card.shared_bytes).unwrap_or(STAGES[3]);
-        let row_tiles = match finish {
-            Finish::Glu(..) => weight.rows().div_ceil(tile.rows / 2),
-            _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(tile.rows)).sum(),
-        };
-        let gathered = slots.map(|slots| self.gather(&slots, tile.columns)).transpose()?;
-        let column_tiles = gathered.as_ref().map_or(x.rows().div_ceil(tile.columns), |found| found.batches);
-        let (batches, order) = gathered.as_ref().map_or((0, 0), |found| (found.list(), found.order()));
-        let share = slot_words(slots.as_ref()).0;
+        let tiles = self.column_tiles(x, slots.as_ref(), tile.columns)?;
         let defines = [
             ("WEIGHT", i64::from(block_type.id())),
             ("ROWS", tile.rows as i64),
@@ -207,16 +189,16 @@ impl CudaDevice {
             ("SLOTS", i64::from(slots.is_some())),
         ];
         self.launch(&FLOAT_MANY, &defines, "float_many")?
-            .grid([column_tiles, row_tiles, 1])
+            .grid([tiles.count, row_tiles(operands, finish, tile.rows), 1])
             .block(256)
             .shared(tile.shared_bytes(bytes, stages))
             .arg(matrices.words)
             .arg(operands.len() as i32)
             .arg(finish.number())
             .arg(x.cols() as i32)
-            .arg([terms.first, terms.inverses, pair(x.rows(), share)])
-            .arg(batches)
-            .arg(order)
+            .arg([terms.first, terms.inverses, pair(x.rows(), tiles.share)])
+            .arg(tiles.batches)
+            .arg(tiles.order)
             .run()
     }
 

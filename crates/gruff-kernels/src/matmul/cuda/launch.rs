@@ -4,8 +4,9 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::SCALAR;
 use super::input::{FLAT_ROWS, GROUP_BYTES};
-use super::operand::{Finish, Matrices, Operand, weights};
+use super::operand::{Finish, Matrices, Operand, row_tiles, weights};
 use crate::cuda::CudaDevice;
+use crate::moe::cuda::Gathered;
 use crate::{Activation, Result, Tensor};
 
 /// The most that the kernel for plain numbers takes.
@@ -112,10 +113,7 @@ impl CudaDevice {
         let weight = operands[0].weight;
         let block_type = weight.block_type();
         let matrices = Matrices::of(self, operands, finish)?;
-        let pairs: usize = match finish {
-            Finish::Glu(..) => weight.rows(),
-            _ => operands.iter().map(|operand| operand.weight.rows().div_ceil(2)).sum(),
-        };
+        let pairs = row_tiles(operands, finish, 2);
         const WARPS: usize = 8;
         let total = slots.map_or(x.rows(), |slots| slots.rows());
         let columns = match (slots, total) {
@@ -123,16 +121,8 @@ impl CudaDevice {
             (_, 2..=4) => 4,
             _ => SCALAR_COLUMNS,
         };
-        let (share, experts, used, ids, id_stride) = slot_words(slots.as_ref());
+        let ids = slot_words(slots.as_ref()).3;
         for first in (0..total).step_by(SLOTS * columns) {
-            let input = [
-                crate::cuda::pointer(x.tensor()),
-                x.tensor().strides()[0] as u64,
-                pair(x.rows(), x.cols()),
-                pair(share, experts),
-                pair(used, first),
-                id_stride,
-            ];
             let defines = [
                 ("WEIGHT", i64::from(block_type.id())),
                 ("COLUMNS", columns as i64),
@@ -144,7 +134,7 @@ impl CudaDevice {
                 .arg(matrices.words)
                 .arg(operands.len() as i32)
                 .arg(finish.number())
-                .arg(input)
+                .arg(float_rows(x, 0, slots.as_ref(), first))
                 .arg(ids)
                 .run()?;
         }
@@ -182,6 +172,51 @@ pub(crate) fn slot_words(slots: Option<&Slots>) -> (usize, usize, usize, CUdevic
         let stride = slots.ids.strides()[0] as u64;
         (slots.share, slots.experts, slots.used(), crate::cuda::pointer(slots.ids), stride)
     })
+}
+
+/// `struct FloatRows` of `product.cuh`: x from row `skipped` on, for rows of the output from `first` on.
+pub(super) fn float_rows(x: &Activation, skipped: usize, slots: Option<&Slots>, first: usize) -> [u64; 6] {
+    let stride = x.tensor().strides()[0];
+    let (share, experts, used, _, id_stride) = slot_words(slots);
+    [
+        crate::cuda::pointer(x.tensor()) + (skipped * stride * size_of::<f32>()) as u64,
+        stride as u64,
+        pair(x.rows() - skipped, x.cols()),
+        pair(share, experts),
+        pair(used, first),
+        id_stride,
+    ]
+}
+
+/// The tiles of columns of a launch.
+pub(super) struct ColumnTiles {
+    pub(super) count: usize,
+    /// Of rows that are gathered by expert: the tiles' batches and the order; else 0.
+    pub(super) batches: CUdeviceptr,
+    pub(super) order: CUdeviceptr,
+    /// Rows of the output that share a row of x.
+    pub(super) share: usize,
+    _gathered: Option<Gathered>,
+}
+
+impl CudaDevice {
+    /// Tiles of so many columns of the rows of x, or of each expert's.
+    pub(super) fn column_tiles(
+        &self,
+        x: &Activation,
+        slots: Option<&Slots>,
+        columns: usize,
+    ) -> Result<ColumnTiles> {
+        let gathered = slots.map(|slots| self.gather(slots, columns)).transpose()?;
+        let (batches, order) = gathered.as_ref().map_or((0, 0), |found| (found.list(), found.order()));
+        Ok(ColumnTiles {
+            count: gathered.as_ref().map_or(x.rows().div_ceil(columns), |found| found.batches),
+            batches,
+            order,
+            share: slots.map_or(1, |slots| slots.share),
+            _gathered: gathered,
+        })
+    }
 }
 
 /// Moves all outputs down by so many rows, a multiple of 8.

@@ -5,8 +5,8 @@ use gruff_blocks::BlockType;
 use super::MATMUL;
 use super::books::book_words;
 use super::input::{GROUP_BYTES, groups};
-use super::launch::{Slots, pair, slot_words};
-use super::operand::{Finish, Matrices, Operand, strip_bytes};
+use super::launch::{Slots, pair};
+use super::operand::{Finish, Matrices, Operand, row_tiles, strip_bytes};
 use crate::cuda::CudaDevice;
 use crate::cuda::strips::{STRIP, cell_bytes};
 use crate::{Activation, Result};
@@ -80,7 +80,6 @@ impl CudaDevice {
         let block_type = weight.block_type();
         let input = self.pieces(x)?;
         let matrices = Matrices::of(self, operands, finish)?;
-        let glu = matches!(finish, Finish::Glu(..));
         let all_rows: usize = operands.iter().map(|operand| operand.weight.rows()).sum();
         let tile = match slots {
             None => self.tile(block_type, x.rows(), all_rows),
@@ -90,18 +89,8 @@ impl CudaDevice {
         };
         let room = |stages: &usize| shared_bytes(block_type, tile, *stages) <= self.card().shared_bytes;
         let stages = if room(&3) { 3 } else { 2 };
-        let row_tiles = if glu {
-            weight.rows().div_ceil(tile.rows / 2)
-        } else {
-            operands.iter().map(|operand| operand.weight.rows().div_ceil(tile.rows)).sum()
-        };
-        let gathered = slots.map(|slots| self.gather(&slots, tile.columns)).transpose()?;
-        let column_tiles =
-            gathered.as_ref().map_or(x.rows().div_ceil(tile.columns), |gathered| gathered.batches);
-        let (batches, order) =
-            gathered.as_ref().map_or((0, 0), |gathered| (gathered.list(), gathered.order()));
-        let share = slot_words(slots.as_ref()).0;
-        let x_words = [input.first, pair(x.rows(), share)];
+        let tiles = self.column_tiles(x, slots.as_ref(), tile.columns)?;
+        let x_words = [input.first, pair(x.rows(), tiles.share)];
         let defines = [
             ("WEIGHT", i64::from(block_type.id())),
             ("ROWS", tile.rows as i64),
@@ -110,7 +99,7 @@ impl CudaDevice {
             ("SLOTS", i64::from(slots.is_some())),
         ];
         self.launch(&MATMUL, &defines, "matmul")?
-            .grid([column_tiles, row_tiles, 1])
+            .grid([tiles.count, row_tiles(operands, finish, tile.rows), 1])
             .block(tile.threads(self.card().capability))
             .shared(shared_bytes(block_type, tile, stages))
             .arg(matrices.words)
@@ -121,8 +110,8 @@ impl CudaDevice {
             .arg(strip_bytes(weight))
             .arg(x_words)
             .arg(self.book(block_type)?)
-            .arg(batches)
-            .arg(order)
+            .arg(tiles.batches)
+            .arg(tiles.order)
             .run()
     }
 }

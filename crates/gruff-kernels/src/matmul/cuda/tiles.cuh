@@ -11,6 +11,15 @@ struct Batch {
     int expert, start, count, unused;
 };
 
+// Those of this block; none: `count` is 0.
+__device__ __forceinline__ Batch batch_of_block(const Batch *batches) {
+#if SLOTS
+    return batches[blockIdx.x];
+#else
+    return {0, 0, COLUMNS, 0};
+#endif
+}
+
 // Which rows of which matrix. For gated units eight rows of the gate and the same eight of up make sixteen, so that a lane holds
 // both results.
 struct Tile {
