@@ -65,30 +65,9 @@ pub(crate) trait AttentionOps {
     fn fuses_gate(&self, _queries: &Tensor, _layer: &KvLayer, _spec: &AttentionSpec) -> bool {
         false
     }
-    /// That operation, where there is one.
+    /// That operation, where there is one, with a gate or without. The output may be `[T, H * Dv]`: what products read of it, if
+    /// that was written as well.
     fn gated_attention(
-        &self,
-        _step: &Step,
-        _queries: &Tensor,
-        _layer: &KvLayer,
-        _spec: &AttentionSpec,
-        _gate: &Tensor,
-        _out: &Tensor,
-    ) -> Result<()> {
-        Err(Error::Option { what: "the device computes attention and its gate one by one".to_owned() })
-    }
-    /// Whether [`attention_activation`](Self::attention_activation) is one operation here, with a gate and without.
-    fn fuses_rounding(
-        &self,
-        _queries: &Tensor,
-        _layer: &KvLayer,
-        _spec: &AttentionSpec,
-        _out: &Tensor,
-    ) -> bool {
-        false
-    }
-    /// That operation, where there is one.
-    fn attention_activation(
         &self,
         _step: &Step,
         _queries: &Tensor,
@@ -96,8 +75,8 @@ pub(crate) trait AttentionOps {
         _spec: &AttentionSpec,
         _gate: Option<&Tensor>,
         _out: &Tensor,
-    ) -> Result<Activation> {
-        Err(Error::Option { what: "the device rounds what attention computes by itself".to_owned() })
+    ) -> Result<Option<Activation>> {
+        Err(Error::Option { what: "the device computes attention and its gate one by one".to_owned() })
     }
 }
 

@@ -12,6 +12,7 @@ mod prepare;
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::gated::by_head;
 use super::{AttentionOps, AttentionSpec, Prepare};
 use crate::activation::Form;
 use crate::buffer::Buffer;
@@ -353,29 +354,13 @@ impl AttentionOps for CudaDevice {
         queries: &Tensor,
         layer: &KvLayer,
         spec: &AttentionSpec,
-        gate: &Tensor,
-        out: &Tensor,
-    ) -> Result<()> {
-        let operands = Operands { step, queries, layer, spec, gate: Some(gate), out, pieces: None };
-        self.flash(operands, &Heads::of(queries, layer, spec))
-    }
-    fn fuses_rounding(&self, queries: &Tensor, layer: &KvLayer, spec: &AttentionSpec, out: &Tensor) -> bool {
-        self.fuses_gate(queries, layer, spec) && self.leaves_pieces(out)
-    }
-
-    fn attention_activation(
-        &self,
-        step: &Step,
-        queries: &Tensor,
-        layer: &KvLayer,
-        spec: &AttentionSpec,
         gate: Option<&Tensor>,
         out: &Tensor,
-    ) -> Result<Activation> {
-        let pieces = self.pieces_buffer(out)?;
-        let by_head = out.split_last(queries.shape()[1])?;
-        let operands = Operands { step, queries, layer, spec, gate, out: &by_head, pieces: Some(&pieces) };
+    ) -> Result<Option<Activation>> {
+        let by_head = by_head(out, queries.shape()[1])?;
+        let pieces = if self.leaves_pieces(out) { Some(self.pieces_buffer(out)?) } else { None };
+        let operands = Operands { step, queries, layer, spec, gate, out: &by_head, pieces: pieces.as_ref() };
         self.flash(operands, &Heads::of(queries, layer, spec))?;
-        Activation::with_form(out, Form::Pieces, pieces)
+        pieces.map(|pieces| Activation::with_form(out, Form::Pieces, pieces)).transpose()
     }
 }
