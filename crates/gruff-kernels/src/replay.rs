@@ -35,8 +35,9 @@ pub(crate) trait Recording: Send {
 
 /// What a replay has done.
 pub(crate) enum Replayed {
+    /// The step.
     Whole,
-    /// Nothing, since it has no room for the step or the device refuses.
+    /// Nothing, since it has no room for the step, or a device refuses what is first.
     Nothing(Option<Error>),
 }
 
@@ -157,7 +158,10 @@ impl Kept {
             return pass();
         };
         // The other devices' last until their part of the replay is on its way.
-        let Some(result) = place.take(leases.swap_remove(place.device))? else { return pass() };
+        let Some(result) = place.take(leases.swap_remove(place.device))? else {
+            drop(leases);
+            return pass();
+        };
         let (fault, begun) = match recording.replay(step) {
             Ok(Replayed::Whole) => {
                 replays.fetch_add(1, Ordering::Relaxed);

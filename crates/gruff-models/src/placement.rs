@@ -143,6 +143,9 @@ impl Placement {
             return self.ranks.iter().collect();
         }
         let mut devices = vec![self.embedding()];
+        if !self.is_split() {
+            return devices;
+        }
         let parts = (0..layers).flat_map(|layer| [self.layer(layer), self.experts(layer)]);
         for device in parts.chain([self.head()]) {
             if !devices.iter().any(|known| known.same(device)) {
