@@ -214,7 +214,7 @@ fn recordings_give_way_to_an_operation_and_are_made_anew() {
         for _ in 0..3 {
             assert!(step().into_iter().map(f32::to_bits).eq(expected[0].iter().copied()));
         }
-        assert_eq!(format!("{recordings:?}"), "1 recordings");
+        assert!(format!("{recordings:?}").starts_with("1 recordings"));
         // What an operation kept is half of what is needed, and recordings have as much.
         assert_eq!(large.beside(), 2 * small.beside());
         card.limit();
