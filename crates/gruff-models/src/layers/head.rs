@@ -74,7 +74,7 @@ impl Head {
     }
 
     fn none(&self, cx: &Forward) -> Result<Tensor> {
-        Ok(cx.device().zeros(DType::F32, &[0, self.vocab_size])?)
+        Ok(cx.device().scratch(DType::F32, &[0, self.vocab_size])?)
     }
 
     fn logits(&self, cx: &Forward, h: &Activation) -> Result<Tensor> {
