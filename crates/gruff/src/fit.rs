@@ -190,6 +190,8 @@ mod tests {
             prefix_tokens: 0,
             prefix_cache: 0,
             snapshots: 0,
+            step_tokens: 0,
+            mixed_tokens: 0,
             scratch: 0,
             recordings: 0,
             available: None,
