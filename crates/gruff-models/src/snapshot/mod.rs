@@ -204,6 +204,7 @@ impl Caches {
     /// # Errors
     /// [`Error::Kernel`] when there is no such slot, [`Error::Snapshot`] when the snapshot is of other caches.
     pub fn restore(&mut self, snapshot: &Snapshot, slot: u32) -> Result<()> {
+        self.copying().end();
         let runs = self.runs();
         let (len, expected) = (snapshot.len, runs.iter().map(|run| run.values(snapshot.len)).sum());
         if snapshot.count != expected {
