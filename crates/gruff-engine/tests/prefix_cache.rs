@@ -288,10 +288,10 @@ proptest! {
                     for (_, len) in &pieces {
                         ends.push(ends.last().unwrap_or(&0) + len);
                     }
-                    // No more answers than there are pages for: those that the prompt fills are shared.
-                    let shared = prompt.len() / PAGE_LEN;
-                    let own = (prompt.len() + new + DRAFTS).div_ceil(PAGE_LEN) - shared;
-                    let count = if shared + count * own > cache_tokens / PAGE_LEN { 1 } else { count };
+                    // No more answers than there are pages for. Those that the prompt fills are shared at first; a request that
+                    // had to make room, and of which nothing was kept, computes each answer's tokens by themselves.
+                    let each = (prompt.len() + new + DRAFTS).div_ceil(PAGE_LEN);
+                    let count = if count * each > cache_tokens / PAGE_LEN { 1 } else { count };
                     let mut request = request(&prompt, new);
                     request.num_return_sequences = count;
                     if borders {
