@@ -97,11 +97,8 @@ told=$(on_two "$gruff" run "Hello" --device cuda:0,cuda:1 --split-mode tensor 2>
 faults=$(mktemp)
 trap 'rm -f "$faults"' EXIT
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test recordings refused_by_the_driver
-<<<<<<< HEAD
 # What is taken of a card's memory is what was planned.
 CUDA_EMULATOR_FAULTS=$faults cargo test --quiet --workspace --test memory
 cargo test --quiet --workspace --lib what_a_card_takes
-=======
 CUDA_EMULATOR_FAULTS=$faults on_two cargo test --quiet --workspace --test recordings refuses_its_part
->>>>>>> db5c20b (Steps over several cards are recorded part by part, and ids go from card to card)
 CUDA_EMULATOR_FAULTS=$faults on_two cargo test --quiet --workspace --test tensor_parallel refuses_a_launch
