@@ -100,11 +100,20 @@ impl Engine {
             {
                 self.pages.give_back(lost.pages);
             }
-            self.prefix.begun(hit.as_ref());
             let slot = self.take_slot()?;
-            if let Some(state) = hit.as_ref().and_then(|hit| self.prefix.state(hit)) {
-                self.caches.restore(state, slot)?;
+            let restored = match hit.as_ref().and_then(|hit| self.prefix.state(hit)) {
+                Some(state) => self.caches.restore(state, slot),
+                None => Ok(()),
+            };
+            if let Err(fault) = restored
+                && let Some(lost) = hit.take()
+            {
+                // It could not be copied out, or not back. A sequence that begins anew reads nothing of its slot.
+                tracing::warn!("a kept state is given up: {fault}");
+                self.prefix.lose_state(&mut self.pages, &lost);
+                self.pages.give_back(lost.pages);
             }
+            self.prefix.begun(hit.as_ref());
             let (pages, past) = hit.map_or((Vec::new(), 0), |hit| (hit.pages, hit.past));
             member.admit(slot, pages, past, self.revision);
             member.stops = self.keeper.stops(&job.request.borders, member.tokens.len());

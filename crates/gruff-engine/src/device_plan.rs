@@ -6,6 +6,7 @@ use gruff_kernels::Device;
 use gruff_models::{CachePlan, LayerCache, ModelConfig, PartBytes, Placement};
 
 use crate::EngineOptions;
+use crate::options::LEAST_TOKENS;
 use crate::plan::{Bytes, HEADROOM, MemoryPlan, available_memory};
 
 /// The part of a [`MemoryPlan`] that one device holds, in bytes.
@@ -78,6 +79,7 @@ pub(crate) struct Planned<'a> {
     recorded: usize,
     /// What each of the placement's devices takes, whatever the context.
     taken: Vec<Taken>,
+    parts: &'a PartBytes,
 }
 
 /// What a device takes for the parts of a model that it has, in bytes.
@@ -92,7 +94,7 @@ struct Taken {
 impl<'a> Planned<'a> {
     pub(crate) fn new(
         config: &'a ModelConfig,
-        parts: &PartBytes,
+        parts: &'a PartBytes,
         placement: &'a Placement,
         options: &EngineOptions,
     ) -> Self {
@@ -130,7 +132,21 @@ impl<'a> Planned<'a> {
             recorded_products: parts.products_on(placement, device, recorded),
         };
         let taken = devices.iter().map(taken).collect();
-        Self { config, placement, caches, available, tokens, recorded, taken }
+        Self { config, placement, caches, available, tokens, recorded, taken, parts }
+    }
+
+    /// Halves the tokens of a step; `false` where there are as few as there should be.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let tokens = (self.tokens.0 / 2).max(LEAST_TOKENS);
+        if tokens >= self.tokens.0 {
+            return false;
+        }
+        self.tokens.0 = tokens;
+        let devices = self.placement.devices(self.config.num_hidden_layers);
+        for (device, taken) in devices.iter().zip(&mut self.taken) {
+            taken.products = self.parts.products_on(self.placement, device, tokens);
+        }
+        true
     }
 
     /// What all devices together can give.

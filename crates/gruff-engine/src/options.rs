@@ -11,7 +11,7 @@ use crate::Context;
 const BESIDE_ANSWERS: usize = 4;
 
 /// Tokens of a step that need no more room than a step has anyway.
-const LEAST_TOKENS: usize = 512;
+pub(crate) const LEAST_TOKENS: usize = 512;
 
 /// A folder for what is kept of earlier requests.
 ///

@@ -158,7 +158,7 @@ fn share_out(
     let placement = Placement::tensor_parallel(cards);
     let parts = PartBytes::of(model);
     let config = model.config();
-    MemoryPlan::of(&Planned::new(config, &parts, &placement, options), options)?;
+    MemoryPlan::of(Planned::new(config, &parts, &placement, options), options)?;
     Ok(Chosen { placement, reason: format!("its matrices are shared out among {} cards", cards.len()) })
 }
 
@@ -208,7 +208,7 @@ impl<'a> Divided<'a> {
     }
 
     fn plan(&self, placement: &Placement) -> Result<MemoryPlan> {
-        MemoryPlan::of(&Planned::new(self.config, self.parts, placement, self.options), self.options)
+        MemoryPlan::of(Planned::new(self.config, self.parts, placement, self.options), self.options)
     }
 
     /// Whether it fits with a context that is worth having.

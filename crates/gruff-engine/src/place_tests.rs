@@ -2,9 +2,12 @@ use std::collections::BTreeMap;
 
 use gruff_blocks::BlockType;
 use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, Step, Tensor};
-use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, Placement, Weight};
+use gruff_models::{
+    CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, PartBytes, Placement, Weight,
+};
 
 use super::{Division, SplitMode, fits_on, place};
+use crate::device_plan::Planned;
 use crate::{Chosen, Context, EngineOptions, Error, MemoryPlan};
 
 const LAYERS: usize = 8;
@@ -310,4 +313,30 @@ fn what_a_card_takes_is_planned_for_it() {
     let sequences = card.recorded_sequences(options.max_sequences);
     let recorded = card.product_bytes(BlockType::Q4_K, [12, COLS], sequences) as u64;
     assert_eq!(on_card.recordings > recorded, sequences > 0);
+}
+
+#[test]
+fn a_step_is_shortened_before_a_plan_is_refused_or_a_context_cut() {
+    let device = cpu();
+    let (model, placement) = (paper(false), Placement::on(&device));
+    let parts = PartBytes::of(&model);
+    let plan = |told: Option<usize>, long: usize, memory: u64, context: Context| {
+        let options =
+            EngineOptions { memory: Some(memory), step_tokens: told, context, ..EngineOptions::default() };
+        let mut planned = Planned::new(model.config(), &parts, &placement, &options);
+        // As a card would have it.
+        planned.tokens.0 = long;
+        MemoryPlan::of(planned, &options)
+    };
+    let context = Context::Tokens(512);
+    let needed = |tokens| plan(None, tokens, u64::MAX, context).unwrap().total();
+    let (short, long) = (needed(512), needed(2048));
+    assert!(short < long);
+    assert_eq!(plan(None, 2048, long, context).unwrap().step_tokens, 2048);
+    assert_eq!(plan(None, 2048, long - 1, context).unwrap().step_tokens, 1024);
+    assert_eq!(plan(None, 2048, short, context).unwrap().step_tokens, 512);
+    assert!(plan(None, 2048, short - 1, context).is_err());
+    assert!(plan(Some(2048), 2048, long - 1, context).is_err(), "what was asked for stays");
+    let auto = plan(None, 2048, long - 1, Context::Auto).unwrap();
+    assert_eq!(auto.context, plan(None, 512, long - 1, Context::Auto).unwrap().context);
 }

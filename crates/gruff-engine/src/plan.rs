@@ -83,10 +83,10 @@ impl MemoryPlan {
     /// As [`new`](Self::new).
     pub fn placed(model: &dyn Model, placement: &Placement, options: &EngineOptions) -> Result<Self> {
         let parts = PartBytes::of(model);
-        Self::of(&Planned::new(model.config(), &parts, placement, options), options)
+        Self::of(Planned::new(model.config(), &parts, placement, options), options)
     }
 
-    pub(crate) fn of(planned: &Planned, options: &EngineOptions) -> Result<Self> {
+    pub(crate) fn of(mut planned: Planned, options: &EngineOptions) -> Result<Self> {
         let trained = planned.config.max_position_embeddings;
         if options.max_sequences == 0 {
             return refuse("max_sequences", "0 sequences can compute nothing; ask for at least 1");
@@ -102,9 +102,18 @@ impl MemoryPlan {
                 );
             }
             Context::Tokens(tokens) => tokens,
-            Context::Auto => Self::fitting_context(planned, options, trained.min(AUTO_CONTEXT)),
+            Context::Auto => trained.min(AUTO_CONTEXT),
         };
-        let plan = Self::with_context(planned, options, context);
+        // Shorter steps rather than less context, or none.
+        while options.step_tokens.is_none()
+            && !Self::with_context(&planned, options, context).fits_devices(headroom(options))
+            && planned.shorten()
+        {}
+        let context = match options.context {
+            Context::Tokens(tokens) => tokens,
+            Context::Auto => Self::fitting_context(&planned, options, context),
+        };
+        let plan = Self::with_context(&planned, options, context);
         plan.check_prefix_cache(&planned.caches, options)?;
         if plan.cache_tokens < context {
             return refuse(

@@ -82,6 +82,15 @@ impl PrefixCache {
         self.node(id)?.snapshots.get(&offset).map(|held| &*held.snapshot)
     }
 
+    /// Gives up the state that a hit goes on from, since it cannot be had.
+    pub(crate) fn lose_state(&mut self, pool: &mut Pool, hit: &Hit) {
+        if let Some((id, offset)) = hit.state.filter(|_| hit.version == self.version) {
+            self.drop_snapshot(id, offset);
+            self.stats.evicted_snapshots += 1;
+            self.prune(pool, id);
+        }
+    }
+
     fn longest(&self, root: NodeId, tokens: &[u32]) -> Found {
         let (mut at, mut path) = (root, Vec::new());
         let mut best = None;

@@ -213,6 +213,24 @@ fn a_hit_of_a_tree_that_has_changed_has_no_state() {
 }
 
 #[test]
+fn a_state_that_cannot_be_had_is_not_found_again() {
+    let mut bench = Bench::new(true, 20, 1 << 20);
+    let tokens: Vec<u32> = (0..100).collect();
+    let longer: Vec<u32> = (0..120).collect();
+    assert_eq!(bench.serve(&tokens, None), Some(0));
+    let hit = bench.tree.lookup(&mut bench.pool, None, &longer).unwrap();
+    assert_eq!(hit.past, 100);
+    bench.tree.lose_state(&mut bench.pool, &hit);
+    assert!(!bench.tree.has_snapshot(None, &tokens));
+    bench.tree.lose_state(&mut bench.pool, &hit);
+    bench.pool.give_back(hit.pages);
+    bench.check();
+    assert!(bench.tree.lookup(&mut bench.pool, None, &longer).is_none());
+    assert_eq!(bench.serve(&tokens, None), Some(0), "it is computed, and kept again");
+    assert_eq!(bench.serve(&longer, None), Some(100));
+}
+
+#[test]
 fn what_a_damaged_tree_has_lost_is_only_not_found() {
     for recurrent in [false, true] {
         for lost in 0..6 {

@@ -2,7 +2,7 @@
 //! nor the card's waits for the bus. They go through two pages of page-locked memory in turn; more of it than that takes long
 //! to get.
 
-use std::sync::Arc;
+use std::sync::{Arc, TryLockError};
 use std::thread::{Builder, JoinHandle};
 
 use cudarc::driver::result;
@@ -90,7 +90,7 @@ impl Aside {
             }
             if let Some(piece) = step.checked_sub(1) {
                 let page = &self.pages[piece % 2];
-                page.arrived(context)?;
+                page.wait(context)?;
                 let bytes = page.slice(length(piece)).as_chunks().0;
                 values.extend(bytes.iter().map(|bytes| f32::from_le_bytes(*bytes)));
             }
@@ -149,9 +149,26 @@ impl Coming<f32> for Copier {
     }
 }
 
+/// Whether there is what such copies are made with; where no memory can be page-locked there is not.
+fn is_ready(context: &Context) -> bool {
+    let mut aside = match context.aside.try_lock() {
+        Ok(aside) => aside,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Somebody copies.
+        Err(TryLockError::WouldBlock) => return true,
+    };
+    if aside.is_none() {
+        *aside = Aside::new(context).ok();
+    }
+    aside.is_some()
+}
+
 /// Has a tensor without gaps copied out behind what is on the stream; `None` where that is to be done at once.
 pub(super) fn copy(context: &Arc<Context>, tensor: &Tensor) -> Result<Option<Box<dyn Coming<f32>>>> {
     if context.phase() != Phase::Running || tensor.is_empty() {
+        return Ok(None);
+    }
+    if !is_ready(context) {
         return Ok(None);
     }
     context.clock.touch();
@@ -161,9 +178,6 @@ pub(super) fn copy(context: &Arc<Context>, tensor: &Tensor) -> Result<Option<Box
     let work = move || {
         let context = own;
         let mut aside = context.aside.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if aside.is_none() {
-            *aside = Some(Aside::new(&context)?);
-        }
         let Some(aside) = &mut *aside else { return Ok(Vec::new()) };
         let copied = aside.copy(&context, &mark, pointer(&tensor), tensor.len());
         if copied.is_err() {

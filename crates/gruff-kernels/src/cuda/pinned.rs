@@ -62,6 +62,11 @@ impl Page {
     /// Waits for the last copy that was noted.
     pub(super) fn arrived(&self, context: &Context) -> Result<()> {
         context.clock.release();
+        self.wait(context)
+    }
+
+    /// The same where nothing that is held back for its time is in front of the copy.
+    pub(super) fn wait(&self, context: &Context) -> Result<()> {
         // SAFETY: the event lives. One that was never put on a stream is over.
         context
             .call(|| "waiting for a copy".into(), || unsafe { sys::cuEventSynchronize(self.event).result() })

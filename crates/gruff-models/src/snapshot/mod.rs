@@ -192,7 +192,17 @@ impl Caches {
         self.copying().end();
         let runs = self.runs();
         let count = runs.iter().map(|run| run.values(len)).sum();
-        let coming = runs.iter().map(|run| run.copy_out(slot as usize, len)).collect::<Result<_>>()?;
+        let mut coming = Vec::with_capacity(runs.len());
+        for run in &runs {
+            match run.copy_out(slot as usize, len) {
+                Ok(values) => coming.push(values),
+                Err(fault) => {
+                    // The others' end comes first, as always.
+                    let _ = Values::coming(coming).get().map(<[f32]>::len);
+                    return Err(fault);
+                }
+            }
+        }
         let values = Arc::new(Values::coming(coming));
         self.copying().begin(&values);
         Ok(Snapshot { len, count, values })

@@ -29,9 +29,11 @@ impl Values {
             return Ok(values);
         }
         let mut coming = self.coming.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // All are waited for, whatever becomes of one.
+        let parts: Vec<_> = coming.drain(..).map(Later::wait).collect();
         let mut all = Vec::new();
-        for part in coming.drain(..) {
-            let part = part.wait()?;
+        for part in parts {
+            let part = part?;
             if all.is_empty() {
                 all = part;
             } else {
