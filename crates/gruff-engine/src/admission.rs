@@ -247,3 +247,7 @@ impl Engine {
         Ok(fork)
     }
 }
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;
