@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use gruff::floors::engine::{EngineOptions, MemoryPlan};
-use gruff::floors::kernels::{PAGE_LEN, Step, StepSequence, Tensor};
+use gruff::floors::kernels::sampling::argmax;
+use gruff::floors::kernels::{DType, PAGE_LEN, Step, StepSequence, Tensor};
 use gruff::floors::models::{CacheOptions, Caches, Model, Steps, prepare};
 use gruff::{AutoModelForCausalLM, Context};
 
@@ -97,6 +98,15 @@ impl Sequences {
     pub(super) fn generate(&mut self) -> anyhow::Result<Tensor> {
         let shares: Vec<_> = (0..self.past.len()).map(|index| (index, 1, true)).collect();
         self.step(&shares)?.ok_or_else(|| anyhow::anyhow!("a step of no sequences"))
+    }
+
+    /// The same, and waits for the likeliest id behind each, chosen where the logits are, as gruff's own loop has it: of
+    /// many sequences the copy of logits would take longer than the step.
+    pub(super) fn generate_ids(&mut self) -> anyhow::Result<Vec<i32>> {
+        let logits = self.generate()?;
+        let ids = logits.device().scratch(DType::I32, &[logits.shape()[0]])?;
+        argmax(&logits, &ids)?;
+        Ok(ids.to_vec_i32()?)
     }
 
     /// One step: sequences, their tokens, and whether the last of them gets logits.
