@@ -155,6 +155,7 @@ static inline Shared shared_at(const void *shared) { return u64(size_t(shared));
 static inline void copy_16_to(Shared to, const void *global) { copy_16((void *)to, global); }
 static inline u32 permute(u32 a, u32 b, u32 selectors) { return __byte_perm(a, b, selectors); }
 static inline const u8 *opaque(const u8 *address) { return address; }
+static inline void bring_near(const void *global, u32 bytes) {}
 static inline void copies_made() { emulator_runtime->copies_made(); }
 template <int N> static inline void copies_wait() { emulator_runtime->copies_wait(N); }
 

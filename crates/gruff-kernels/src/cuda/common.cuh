@@ -91,6 +91,7 @@ struct Rows {
 };
 
 static __device__ __forceinline__ i64 row_offset(const Rows &rows, i64 row) {
+    if (row == 0) return 0;
     u32 length1 = (u32)rows.length1, length2 = (u32)rows.length2;
     u32 outer = (u32)row / length2, inner = (u32)row - outer * length2;
     u32 first = outer / length1, second = outer - first * length1;

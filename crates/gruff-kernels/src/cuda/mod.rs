@@ -176,6 +176,17 @@ impl CudaDevice {
         &self.context.card
     }
 
+    /// Bytes of shared memory to ask for, of a block that needs so many, in a launch of so many blocks: with as many, no multiprocessor
+    /// takes more of them than its share. Where kernels begin early, blocks come to the multiprocessors that are the first to have room;
+    /// half of the others would get none.
+    pub(crate) fn spread(&self, blocks: usize, bytes: usize) -> usize {
+        if !self.early.is_on() {
+            return bytes;
+        }
+        let share = blocks.div_ceil(self.card().multiprocessors.max(1));
+        bytes.max(self.card().shared_bytes / (share + 1) + 1)
+    }
+
     /// Code books on the card.
     pub(crate) fn books(&self) -> &crate::matmul::cuda::Books {
         &self.books

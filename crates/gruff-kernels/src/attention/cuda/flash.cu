@@ -48,6 +48,11 @@ constexpr int VALUE_SCALES_AT = KEY_SCALES_AT + BLOCK * (DK / 32) * 4;
 constexpr int KEY_STAGE_AT = VALUE_SCALES_AT + BLOCK * (DV / 32) * 4;
 constexpr int VALUE_STAGE_AT = KEY_STAGE_AT + BLOCK * (DK / 32) * 34;
 
+// Floats from a row of results to the next, where they lie on their way out.
+constexpr int RESULT_PITCH = DV + 8;
+// Where they lie behind what spans are added up with, of which this is for the most rows of a tile that its last block adds up.
+constexpr int MERGED_AT = 16 + 4 * 4 * SPANS * 8;
+
 // Pairs of tiles of eight keys, and of eight dimensions, of a warp.
 constexpr int KEY_PAIRS = BLOCK / ACROSS / 16;
 constexpr int PAIRS = (DV / 16 + ACROSS - 1) / ACROSS;
@@ -101,10 +106,14 @@ struct Results {
     u8 *pieces;
     int groups;
 
-    // Four neighbouring results of a token's head, from dimension `dim` on.
-    __device__ __forceinline__ void put(i64 token, int head, int dim, float4 four) const {
+    // The gates of four neighbouring results, to be asked for before the first of some results is stored.
+    __device__ __forceinline__ float4 gates(i64 token, int head, int dim) const {
+        return gate ? load_four(gate + token * gate_token + head * gate_head + dim) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    // Four neighbouring results of a token's head, from dimension `dim` on, and their gates.
+    __device__ __forceinline__ void put(i64 token, int head, int dim, float4 four, const float4 &by) const {
         if (gate) {
-            const float4 by = load_four(gate + token * gate_token + head * gate_head + dim);
             four.x = four.x / (1.0f + expf(-by.x)), four.y = four.y / (1.0f + expf(-by.y));
             four.z = four.z / (1.0f + expf(-by.z)), four.w = four.w / (1.0f + expf(-by.w));
         }
@@ -143,18 +152,29 @@ static __device__ __forceinline__ Seen seen_keys(int4 entry, const int *sequence
     return seen;
 }
 
+// The pages of a block of keys.
+struct Pages {
+    int at[BLOCK / PAGE];
+};
+
+static __device__ __forceinline__ Pages pages_of(const int *own_pages, int first, int last) {
+    Pages pages;
+#pragma unroll
+    for (int half = 0; half < BLOCK / PAGE; half++) pages.at[half] = own_pages[min(first + half * PAGE, last) / PAGE];
+    return pages;
+}
+
 // Asks for the keys or values `first..` of a block of keys; zeros behind `last`.
 template <int DIM>
 static __device__ __forceinline__ void
-ask(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int first, int last) {
+ask(u8 *to, const u8 *pool, const Pages &pages, int kv_heads, int kv_head, int first, int last) {
     constexpr int WORDS = DIM / 8, PITCH = 2 * DIM + 16;
 #pragma unroll
     for (int half = 0; half < BLOCK / PAGE; half++) {
         int at = first + half * PAGE;
-        i64 page = own_pages[min(at, last) / PAGE];
-        const u8 *from = pool + (page * kv_heads + kv_head) * (PAGE * 2 * DIM);
+        const u8 *from = pool + ((i64)pages.at[half] * kv_heads + kv_head) * (PAGE * 2 * DIM);
         u8 *rows = to + half * PAGE * PITCH;
-#pragma unroll
+#pragma unroll 2
         for (int i = threadIdx.x; i < PAGE * WORDS; i += THREADS) {
             int key = i / WORDS, word = i % WORDS;
             ptx::copy_16(rows + key * PITCH + 16 * word, from + 16 * i, at + key <= last ? 16 : 0);
@@ -164,13 +184,11 @@ ask(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int
 
 // The same for packed pages, as they lie there, whole.
 template <int DIM>
-static __device__ __forceinline__ void
-ask_packed(u8 *to, const u8 *pool, const int *own_pages, int kv_heads, int kv_head, int first, int last) {
+static __device__ __forceinline__ void ask_packed(u8 *to, const u8 *pool, const Pages &pages, int kv_heads, int kv_head) {
     constexpr int BYTES = PAGE * (DIM / 32) * 34;
 #pragma unroll
     for (int half = 0; half < BLOCK / PAGE; half++) {
-        i64 page = own_pages[min(first + half * PAGE, last) / PAGE];
-        const u8 *from = pool + (page * kv_heads + kv_head) * BYTES;
+        const u8 *from = pool + ((i64)pages.at[half] * kv_heads + kv_head) * BYTES;
         for (int i = threadIdx.x * 16; i < BYTES; i += THREADS * 16) ptx::copy_16(to + half * BYTES + i, from + i);
     }
 }
@@ -202,41 +220,63 @@ static __device__ __forceinline__ void unpack(u8 *rows, float *scales, const u8 
     }
 }
 
-// Queries of the tile as two halves each, scaled by a power of two to a largest value from 1 to 2; what that takes from
-// the scores is in `factors`. A warp a row.
-static __device__ __forceinline__ void load_queries(
-    u8 *shared, const float *queries, i64 query_token, i64 query_head, int4 entry, int start, int kv_head, int group,
-    float scale
-) {
-    constexpr int EACH = (DK + 31) / 32;
-    const int lane = threadIdx.x & 31;
-    float *factors = (float *)(shared + FACTORS_AT);
-    for (int r = threadIdx.x / 32; r < ROWS; r += WARPS) {
-        int row = entry.y + r;
-        const float *from = queries + (start + row / group) * query_token + (kv_head * group + row % group) * query_head;
-        float values[EACH], largest = 0.0f;
+// A row of queries, a value of every 32 a lane.
+constexpr int EACH = (DK + 31) / 32;
+struct Query {
+    float at[EACH];
+};
+
+// The queries of a tile.
+struct Queries {
+    const float *at;
+    i64 token, head;
+    int4 entry;
+    int start, first_head, group;
+
+    // Asks for row `r`, where there is one.
+    __device__ __forceinline__ Query row(int r) const {
+        const int lane = threadIdx.x & 31, row = entry.y + r;
+        const float *from = at + (start + row / group) * token + (first_head + row % group) * head;
+        Query query;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            int dim = lane + 32 * i;
-            values[i] = r < entry.z && (DK % 32 == 0 || dim < DK) ? from[dim] : 0.0f;
-            largest = fmaxf(largest, fabsf(values[i]));
-        }
-        largest = warp_max(largest);
-        int exponent = (__float_as_int(largest) >> 23) - 127;
-        exponent = max(-100, min(100, exponent));
-        float down = __int_as_float((127 - exponent) << 23);
-        if (lane == 0) factors[r] = __fmul_rn(scale, __int_as_float((127 + exponent) << 23));
-        u16 *high = (u16 *)(shared + r * KEY_PITCH), *low = (u16 *)(shared + (ROWS + r) * KEY_PITCH);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            int dim = lane + 32 * i;
-            if (DK % 32 != 0 && dim >= DK) break;
-            float value = __fmul_rn(values[i], down);
-            u16 rounded = ptx::float_to_half(value);
-            high[dim] = rounded;
-            low[dim] = ptx::float_to_half(__fadd_rn(value, -ptx::half_to_float(rounded)));
-        }
+        for (int i = 0; i < EACH; i++) query.at[i] = r < entry.z && (DK % 32 == 0 || lane + 32 * i < DK) ? from[lane + 32 * i] : 0.0f;
+        return query;
     }
+};
+
+// A row of queries as two halves each, scaled by a power of two to a largest value from 1 to 2; what that takes from the scores is
+// in `factors`. By a warp.
+static __device__ __forceinline__ void put_query(u8 *shared, int r, const Query &query, float scale) {
+    const int lane = threadIdx.x & 31;
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) largest = fmaxf(largest, fabsf(query.at[i]));
+    largest = warp_max(largest);
+    int exponent = (__float_as_int(largest) >> 23) - 127;
+    exponent = max(-100, min(100, exponent));
+    const float down = __int_as_float((127 - exponent) << 23);
+    if (lane == 0) ((float *)(shared + FACTORS_AT))[r] = __fmul_rn(scale, __int_as_float((127 + exponent) << 23));
+    u16 *high = (u16 *)(shared + r * KEY_PITCH), *low = (u16 *)(shared + (ROWS + r) * KEY_PITCH);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int dim = lane + 32 * i;
+        if (DK % 32 != 0 && dim >= DK) break;
+        float value = __fmul_rn(query.at[i], down);
+        u16 rounded = ptx::float_to_half(value);
+        high[dim] = rounded;
+        low[dim] = ptx::float_to_half(__fadd_rn(value, -ptx::half_to_float(rounded)));
+    }
+}
+
+// Zeros for the rows of a tile from `rows` on, of which there are none.
+static __device__ __forceinline__ void put_no_queries(u8 *shared, int rows) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint4 *to = (uint4 *)(shared + (half * ROWS + rows) * KEY_PITCH);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < (ROWS - rows) * (KEY_PITCH / 16); i += THREADS) to[i] = make_uint4(0, 0, 0, 0);
+    }
+    for (int r = rows + threadIdx.x; r < ROWS; r += THREADS) ((float *)(shared + FACTORS_AT))[r] = 0.0f;
 }
 
 // A word of two halves, and the word of what they lack.
@@ -261,9 +301,9 @@ spans_of(const float *partials, int tile, int tiles, int kv_head, int kv_heads, 
 }
 
 // Adds up the spans of `rows` rows of a tile from row `first` on, in order, by all threads of the block, each four
-// dimensions. `scratch` holds 4 * SPANS values a row.
-static __device__ __forceinline__ void
-merge_spans(float *scratch, const Spans &of, int first, int rows, int first_row, int start, int kv_head, int group, const Results &results) {
+// dimensions, and calls `put(row, dim, results)`. `scratch` holds 4 * SPANS values a row.
+template <class Put>
+static __device__ __forceinline__ void merge_spans(float *scratch, const Spans &of, int first, int rows, Put &&put) {
     const int thread = threadIdx.x, threads = blockDim.x, spans = of.count;
     float *bases = scratch, *sums = bases + rows * SPANS, *ours = sums + rows * SPANS, *theirs = ours + rows * SPANS;
     for (int i = thread; i < rows * spans; i += threads) {
@@ -306,15 +346,56 @@ merge_spans(float *scratch, const Spans &of, int first, int rows, int first_row,
                 total.w = merged(by, total.w, part[j].w);
             }
         }
-        const int row = first_row + first + r, head = kv_head * group + row % group, dim = i % (DV / 4) * 4;
-        const i64 token = start + row / group;
         const float inverse = 1.0f / weight;
         const float4 four = make_float4(
             __fmul_rn(total.x, inverse), __fmul_rn(total.y, inverse), __fmul_rn(total.z, inverse), __fmul_rn(total.w, inverse)
         );
-        results.put(token, head, dim, four);
+        put(first + r, i % (DV / 4) * 4, four);
     }
 }
+
+// The results of a tile on their way from shared memory, four neighbours a thread at a time. What runs once waits for its own
+// instructions: the loop is short.
+constexpr int AT_ONCE = DOWN == 1 ? 2 : 4;
+
+struct Leaving {
+    const Results &results;
+    int4 entry;
+    int start, first_head, group;
+
+    __device__ __forceinline__ int count() const { return entry.z * (DV / 4); }
+
+    // Calls f(token, head, dim) for what number i is.
+    template <class F>
+    __device__ __forceinline__ auto at(int i, F &&f) const {
+        const int row = entry.y + i / (DV / 4);
+        return f((i64)(start + row / group), first_head + row % group, i % (DV / 4) * 4);
+    }
+
+    // Asks for the gates of a thread's results from number `first` on.
+    __device__ __forceinline__ void ask_gates(float4 (&gates)[AT_ONCE], int first) const {
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (first + k * THREADS < count())
+                gates[k] = at(first + k * THREADS, [&](i64 token, int head, int dim) { return results.gates(token, head, dim); });
+    }
+
+    // Stores all, by all threads of the block, which have the gates of their first.
+    __device__ __forceinline__ void put(const float *all, float4 (&gates)[AT_ONCE]) const {
+#pragma unroll 1
+        for (int first = threadIdx.x; first < count(); first += AT_ONCE * THREADS) {
+            if (first != threadIdx.x) ask_gates(gates, first);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const int i = first + k * THREADS;
+                if (i >= count()) break;
+                at(i, [&](i64 token, int head, int dim) {
+                    results.put(token, head, dim, *(const float4 *)(all + i / (DV / 4) * RESULT_PITCH + dim), gates[k]);
+                });
+            }
+        }
+    }
+};
 
 // The positions of a tile have one span shift. `splits` blocks share a tile's spans; from two spans on they leave each
 // span's sums in `partials` `[tile][kv head]` as `Spans` has them, statistics behind all sums. The last block to do so adds
@@ -325,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const int4 *plan, float *partials, u32 *arrivals, int kv_heads, int group, float scale, int window, float cap, int splits,
     int slots, int slot_rows, u8 *pieces, int groups
 ) {
-    in_turn();
+    ptx::let_next_kernel_begin();
     const Results results = {out, out_token, out_head, gate, gate_token, gate_head, pieces, groups};
     extern __shared__ __align__(128) u8 shared[];
     const int kv_head = blockIdx.x % kv_heads, part = blockIdx.x / kv_heads % splits;
@@ -336,33 +417,57 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const int *own_pages = pages + sequence[4];
     const Seen seen = seen_keys(entry, sequence, group, window);
     const bool partial = splits > 1 && seen.spans > 1;
-    if (kv_head == 0 && part == 0) results.complete(entry, start, group, kv_heads * group);
 
     // This block's spans and blocks of keys.
     const int each = (seen.spans + splits - 1) / splits;
     const int first_span = seen.first_span + part * each;
     const int end_span = min(first_span + each, seen.first_span + seen.spans);
-    if (first_span >= end_span) return;
     const int span_keys = SPAN << seen.shift;
     const int first_block = max(first_span * span_keys, seen.first_key) / BLOCK;
     const int last_block = min(end_span * span_keys - 1, seen.last_position) / BLOCK;
+    // Pages of the next block of keys that is asked for.
+    Pages next = pages_of(own_pages, first_block * BLOCK, seen.last_position);
+    // Keys and values may come near already, all but those of this step.
+    if (first_span < end_span && threadIdx.x < 2 * (BLOCK / PAGE)) {
+        constexpr int KEY_BYTES = PACKED ? PAGE * (DK / 32) * 34 : PAGE * 2 * DK, VALUE_BYTES = PACKED ? PAGE * (DV / 32) * 34 : PAGE * 2 * DV;
+        const i64 at = (i64)(threadIdx.x % 2 ? next.at[1] : next.at[0]) * kv_heads + kv_head;
+        if (threadIdx.x < 2) ptx::bring_near(key_pool + at * KEY_BYTES, KEY_BYTES);
+        else ptx::bring_near(value_pool + at * VALUE_BYTES, VALUE_BYTES);
+    }
+    ptx::wait_for_kernel_before();
+    if (kv_head == 0 && part == 0) results.complete(entry, start, group, kv_heads * group);
+    if (first_span >= end_span) return;
 
     u8 *keys = shared + KEYS_AT, *values = shared + VALUES_AT;
     auto ask_keys = [&](int at) {
-        if constexpr (PACKED) ask_packed<DK>(shared + KEY_STAGE_AT, key_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
-        else ask<DK>(keys, key_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+        if constexpr (PACKED) ask_packed<DK>(shared + KEY_STAGE_AT, key_pool, next, kv_heads, kv_head);
+        else ask<DK>(keys, key_pool, next, kv_heads, kv_head, at, seen.last_position);
     };
     auto ask_values = [&](int at) {
-        if constexpr (PACKED) ask_packed<DV>(shared + VALUE_STAGE_AT, value_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
-        else ask<DV>(values, value_pool, own_pages, kv_heads, kv_head, at, seen.last_position);
+        if constexpr (PACKED) ask_packed<DV>(shared + VALUE_STAGE_AT, value_pool, next, kv_heads, kv_head);
+        else ask<DV>(values, value_pool, next, kv_heads, kv_head, at, seen.last_position);
+        // Behind keys and values of a block come those of the next.
+        next = pages_of(own_pages, at + BLOCK, seen.last_position);
     };
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const Queries rows = {queries, query_token, query_head, entry, start, kv_head * group, group};
+    Query query = rows.row(warp);
     ask_keys(first_block * BLOCK);
     ptx::copies_made();
     ask_values(first_block * BLOCK);
     ptx::copies_made();
-    load_queries(shared, queries, query_token, query_head, entry, start, kv_head, group, scale);
+#pragma unroll 1
+    for (int r = warp; r < entry.z; r += WARPS) {
+        const Query behind = rows.row(r + WARPS);
+        put_query(shared, r, query, scale);
+        query = behind;
+    }
+    put_no_queries(shared, entry.z);
+    // Long before they are needed, where registers are plenty.
+    const Leaving leaving = {results, entry, start, kv_head * group, group};
+    float4 gates[AT_ONCE];
+    if (DOWN == 1) leaving.ask_gates(gates, threadIdx.x);
 
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const int top = warp / ACROSS * 16, across = warp % ACROSS;
     const int g = lane / 4, t = lane % 4;
     float *largest = (float *)(shared + LARGEST_AT);
@@ -648,30 +753,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         if (!is_last) return;
         __threadfence();
         const Spans spans = spans_of(partials, tile, tiles, kv_head, kv_heads, slots, slot_rows, seen.spans);
-        merge_spans((float *)(shared + 16), spans, 0, entry.z, entry.y, start, kv_head, group, results);
+        float *merged = (float *)(shared + MERGED_AT);
+        if (DOWN > 1) leaving.ask_gates(gates, threadIdx.x);
+        merge_spans((float *)(shared + 16), spans, 0, entry.z, [&](int r, int dim, const float4 &four) {
+            *(float4 *)(merged + r * RESULT_PITCH + dim) = four;
+        });
+        __syncthreads();
+        leaving.put(merged, gates);
         return;
     }
-    // A lane has two neighbouring dimensions of two rows. Two lanes exchange them, so that each has four of one row.
-    const bool odd = t % 2;
-    const int r = top + g + (odd ? 8 : 0), row = entry.y + r;
-    const i64 token = start + row / group;
-    const int head = kv_head * group + row % group;
-    const float inverse[2] = {1.0f / total_weight[0], 1.0f / total_weight[1]};
+    // By way of shared memory, where everything is used, so that a thread has neighbours of one row.
+    float *all = (float *)shared;
+    if (DOWN > 1) leaving.ask_gates(gates, threadIdx.x);
 #pragma unroll
-    for (int i = 0; i < 2 * PAIRS; i++) {
-        const int dim = across * PAIRS * 16 + 8 * i;
-        if (!ALL_PAIRS && dim >= DV) break;
-        float own[2], other[2];
+    for (int h = 0; h < 2; h++) {
+        const float inverse = 1.0f / total_weight[h];
+        float *to = all + (top + g + 8 * h) * RESULT_PITCH + across * PAIRS * 16 + 2 * t;
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float first = __fmul_rn(totals[i / 2][i % 2][e], inverse[0]);
-            const float second = __fmul_rn(totals[i / 2][i % 2][2 + e], inverse[1]);
-            own[e] = odd ? second : first;
-            other[e] = __shfl_xor_sync(FULL_WARP, odd ? first : second, 1);
+        for (int i = 0; i < 2 * PAIRS; i++) {
+            if (!ALL_PAIRS && across * PAIRS * 16 + 8 * i >= DV) break;
+            const float *total = totals[i / 2][i % 2] + 2 * h;
+            *(float2 *)(to + 8 * i) = make_float2(__fmul_rn(total[0], inverse), __fmul_rn(total[1], inverse));
         }
-        const float4 four = odd ? make_float4(other[0], other[1], own[0], own[1]) : make_float4(own[0], own[1], other[0], other[1]);
-        if (r < entry.z) results.put(token, head, dim + t / 2 * 4, four);
     }
+    __syncthreads();
+    leaving.put(all, gates);
 }
 
 // Adds up the spans of a row that `flash` left apart: block x is the tile and its row, y the key-value head.
@@ -689,5 +795,9 @@ extern "C" __global__ void __launch_bounds__((DV / 4 + 31) / 32 * 32) combine(
     if (count == 1) return;
     const Results results = {out, out_token, out_head, gate, gate_token, gate_head, pieces, groups};
     const Spans spans = spans_of(partials, tile, tiles, blockIdx.y, kv_heads, slots, slot_rows, count);
-    merge_spans(scratch, spans, r, 1, entry.y, sequence[0], blockIdx.y, group, results);
+    const int row = entry.y + r, head = blockIdx.y * group + row % group;
+    const i64 token = sequence[0] + row / group;
+    merge_spans(scratch, spans, r, 1, [&](int, int dim, const float4 &four) {
+        results.put(token, head, dim, four, results.gates(token, head, dim));
+    });
 }

@@ -91,7 +91,9 @@ impl Form {
             key_pitch + value_pitch
         };
         let bytes = 2 * self.rows() * key_pitch + BLOCK * kept + weights + self.rows() * per_row;
-        bytes.max(MERGE_BYTES)
+        // Results on their way out.
+        let results = |rows: usize| 4 * rows * (heads.value_dim + 8);
+        bytes.max(MERGE_BYTES + results(MERGED_ROWS)).max(results(self.rows()))
     }
 }
 

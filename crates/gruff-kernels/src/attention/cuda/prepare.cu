@@ -15,17 +15,25 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) prepare(
     const float *table, i64 table_token, i64 table_part, int half, int interleaved, const int *sequences, const int *owners,
     const int *pages, int tokens, int heads, int kv_heads
 ) {
-    in_turn();
+    ptx::let_next_kernel_begin();
     constexpr int PIECES = (DK + 31) / 32;
     __shared__ float rows[WARPS][DK];
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, each = heads + 2 * kv_heads;
-    const i64 index = (i64)blockIdx.x * WARPS + warp;
-    const int token = (int)(index / each), which = (int)(index % each);
+    const u32 index = blockIdx.x * WARPS + warp;
+    const int token = index / each, which = index % each;
+    const bool is_key = which >= heads;
+    // Weights are nobody's result.
+    const float *norm = which >= heads + kv_heads ? 0 : is_key ? key_norm : query_norm;
+    float by[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) by[i] = norm && (DK % 32 == 0 || 32 * i + lane < DK) ? norm[32 * i + lane] : 0.0f;
+    // Nor are tables, which the host has written.
+    const int head = which - (which >= heads + kv_heads ? heads + kv_heads : is_key ? heads : 0);
+    i64 kept = 0;
+    if (is_key && token < tokens) kept = kept_row(sequences + owners[token] * 8, pages, token, kv_heads, head);
+    ptx::wait_for_kernel_before();
     if (token >= tokens) return;
-    const int *sequence = sequences + owners[token] * 8;
     if (which >= heads + kv_heads) {
-        const int head = which - heads - kv_heads;
-        const i64 kept = kept_row(sequence, pages, token, kv_heads, head);
         const float *from = values + token * value_token + head * value_head;
 #pragma unroll
         for (int piece = 0; piece < (DV + 31) / 32; piece++) {
@@ -34,10 +42,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) prepare(
         }
         return;
     }
-    const bool is_key = which >= heads;
-    const int head = is_key ? which - heads : which;
     const float *from = is_key ? keys + token * key_token + head * key_head : queries + token * query_token + head * query_head;
-    const float *norm = is_key ? key_norm : query_norm;
     float *row = rows[warp], x[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) x[i] = DK % 32 == 0 || 32 * i + lane < DK ? from[32 * i + lane] : 0.0f;
@@ -49,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) prepare(
         const float factor = 1.0f / sqrtf(warp_sum(squares) / (float)DK + eps);
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
-            if (DK % 32 == 0 || 32 * i + lane < DK) x[i] = x[i] * factor * norm[32 * i + lane];
+            if (DK % 32 == 0 || 32 * i + lane < DK) x[i] = x[i] * factor * by[i];
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
@@ -64,7 +69,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) prepare(
     }
     __syncwarp();
     if (is_key) {
-        const i64 kept = kept_row(sequence, pages, token, kv_heads, head);
 #pragma unroll
         for (int piece = 0; piece < PIECES; piece++) {
             const int dim = 32 * piece + lane;

@@ -1,5 +1,6 @@
 //! A gated delta net between its projections in one launch (`net.cu`), for one token of every sequence.
 
+use super::tensor::pairs_floats;
 use crate::activation::Form;
 use crate::cuda::CudaDevice;
 use crate::cuda::sources::Source;
@@ -30,7 +31,8 @@ const BLOCK: usize = 16;
 
 fn net_bytes(shape: &StateShape) -> usize {
     let StateShape { key_dim, value_dim, .. } = *shape;
-    let floats = CHUNK * (key_dim + 4) + BLOCK * value_dim + 2 * key_dim + value_dim + 3 * CHUNK;
+    let row = CHUNK * (key_dim + 4) + BLOCK * value_dim;
+    let floats = row + 2 * key_dim + 3 * value_dim + 2 * CHUNK + pairs_floats(key_dim) + pairs_floats(CHUNK);
     2 * CHUNK * (2 * value_dim + 16) + 4 * floats
 }
 
@@ -56,7 +58,7 @@ impl CudaDevice {
         self.launch(&NET, &[key_dim, value_dim, ("TAPS", shape.conv_kernel as i64)], "gated_delta_net")?
             .grid([step.len(), shape.value_heads, 1])
             .block(4 * shape.value_dim)
-            .shared(net_bytes(&shape))
+            .shared(self.spread(step.len() * shape.value_heads, net_bytes(&shape)))
             .rows_of(qkv)
             .heads_of(z)
             .rows_of(a)

@@ -36,28 +36,65 @@ static __device__ __forceinline__ void split_state(State &state, const float (&s
         }
 }
 
-// The lane's words of rows 0 and 1 of a.
-static __device__ __forceinline__ void two_rows(u32 (&a)[4], u32 (&a_rest)[4], const float *first, const float *second, float sign) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    a[0] = a[1] = a[2] = a[3] = a_rest[0] = a_rest[1] = a_rest[2] = a_rest[3] = 0;
-    if (g > 1) return;
-    const float *from = (g == 0 ? first : second) + 2 * t;
-    sign = g == 0 ? sign : 1.0f;
-    const Split low = split(sign * from[0], sign * from[1]), high = split(sign * from[8], sign * from[9]);
-    a[0] = low.high, a[2] = high.high, a_rest[0] = low.low, a_rest[2] = high.low;
+// Rows 0 and 1 of what is multiplied, as products take them: of two neighbouring values the word of both, and that of what it lacks.
+// Rows are 8 bytes times this apart, so that lanes of both meet all banks.
+static __device__ constexpr int pairs_of(int values) { return values / 2 + 4; }
+
+static __device__ __forceinline__ uint2 pair_of(float first, float second) {
+    const Split of = split(first, second);
+    return make_uint2(of.high, of.low);
 }
 
-// What a row begins with: v - exp(G) S0^T k, and exp(G) S0^T q.
-static __device__ __forceinline__ void begin_row(
-    float (&c)[4], const State &state, const float *key, const float *query, float decayed, const float (&value)[2]
+// The lane's words of them, of the 16 values that begin at `rows`.
+static __device__ __forceinline__ void two_rows(u32 (&a)[4], u32 (&a_rest)[4], const uint2 *rows, int apart) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    uint2 low = make_uint2(0, 0), high = low;
+    if (g < 2) low = rows[g * apart + t], high = rows[g * apart + t + 4];
+    a[0] = low.x, a[2] = high.x, a_rest[0] = low.y, a_rest[2] = high.y;
+    a[1] = a[3] = a_rest[1] = a_rest[3] = 0;
+}
+
+// The row's f and a, zeros behind it, by a block of THREADS threads: f as they are, and -f and a as products take them. Two threads
+// have a value, each two of the four sums of `dot`, so that few registers hold what is on its way.
+template <int THREADS>
+static __device__ __forceinline__ void put_factors(
+    uint2 *rows, float *on_key, const float *chunk_keys, const float *key, const float *query, const float *sum, int row, float total
 ) {
+    for (int i = threadIdx.x; i < 4 * CHUNK; i += THREADS) {
+        const int j = i / 2 % CHUNK, part = i % 2;
+        const bool of_key = i < 2 * CHUNK;
+        float factor = 0.0f;
+        if (j <= row) {
+            const float *x = chunk_keys + j * ROW + 2 * part, *y = (of_key ? key : query) + 2 * part;
+            float sums[2] = {};
+#pragma unroll 8
+            for (int dim = 0; dim < DK; dim += 4) {
+                const float2 a = *(const float2 *)(x + dim), b = *(const float2 *)(y + dim);
+                sums[0] = fmaf(a.x, b.x, sums[0]), sums[1] = fmaf(a.y, b.y, sums[1]);
+            }
+            factor = __fadd_rn(sums[0], sums[1]);
+        }
+        factor = __fadd_rn(factor, __shfl_xor_sync(FULL_WARP, factor, 1));
+        factor = j <= row ? __fmul_rn(expf(__fsub_rn(total, j < row ? sum[j] : total)), factor) : 0.0f;
+        if (of_key) {
+            if (part == 0) on_key[j] = factor;
+            factor = -factor;
+        }
+        const float next = __shfl_down_sync(FULL_WARP, factor, 2);
+        if (i % 4 == 0) rows[(of_key ? 0 : pairs_of(CHUNK)) + j / 2] = pair_of(factor, next);
+    }
+}
+
+// What a row begins with: v - exp(G) S0^T k, and exp(G) S0^T q. `rows` are of the key and the query.
+static __device__ __forceinline__ void
+begin_row(float (&c)[4], const State &state, const uint2 *rows, float decayed, const float (&value)[2]) {
     const int g = threadIdx.x % 32 / 4;
     float small[4] = {};
     c[0] = c[1] = c[2] = c[3] = 0.0f;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         u32 a[4], a_rest[4];
-        two_rows(a, a_rest, key + 16 * s, query + 16 * s, 1.0f);
+        two_rows(a, a_rest, rows + 8 * s, pairs_of(DK));
         multiply(c, small, a, a_rest, state.high[s], state.low[s]);
     }
 #pragma unroll
@@ -69,24 +106,35 @@ static __device__ __forceinline__ void begin_row(
 }
 
 // Takes in the updates of a block of tokens, whose terms lie in rows of PITCH bytes, CHUNK rows of first terms before the
-// second ones; `terms` is where the warp's columns begin.
+// second ones; `terms` is where the warp's columns begin. `rows` are of -f and a.
 template <int PITCH>
-static __device__ __forceinline__ void take_in(float (&c)[4], const u8 *terms, int block, const float *on_key, const float *on_query) {
+static __device__ __forceinline__ void take_in(float (&c)[4], const u8 *terms, int block, const uint2 *rows) {
     u32 a[4], a_rest[4], b[2], b_rest[2];
-    two_rows(a, a_rest, on_key + BLOCK * block, on_query + BLOCK * block, -1.0f);
+    two_rows(a, a_rest, rows + BLOCK / 2 * block, pairs_of(CHUNK));
     const u8 *from = terms + (BLOCK * block + threadIdx.x % 16) * PITCH;
     ptx::load_matrices_turned(b, from);
     ptx::load_matrices_turned(b_rest, from + CHUNK * PITCH);
     multiply_one(c, a, a_rest, b, b_rest);
 }
 
-// `rest` without what the tokens before `row` of its own block have added to a column, `updates[j * stride]`.
-static __device__ __forceinline__ float
-without_own_block(float rest, int row, const float *on_key, const float *updates, int stride) {
+// The first two of `c` without what the tokens before `row` of its own block have added to two neighbouring columns,
+// `updates[j * stride]`. `on_key` are the chunk's f.
+static __device__ __forceinline__ float2
+without_own_block(const float (&c)[4], int row, const float *on_key, const float *updates, int stride) {
     const int first = row / BLOCK * BLOCK, count = row % BLOCK;
+    float2 rest = make_float2(c[0], c[1]);
+    constexpr int AT_ONCE = 5;
+#pragma unroll 1
+    for (int j = 0; j < count; j += AT_ONCE) {
+        float f[AT_ONCE];
+        float2 u[AT_ONCE];
 #pragma unroll
-    for (int j = 0; j < BLOCK - 1; j++)
-        if (j < count) rest = fmaf(-on_key[first + j], updates[j * stride], rest);
+        for (int k = 0; k < AT_ONCE; k++)
+            if (j + k < count) f[k] = -on_key[first + j + k], u[k] = *(const float2 *)(updates + (j + k) * stride);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (j + k < count) rest.x = fmaf(f[k], u[k].x, rest.x), rest.y = fmaf(f[k], u[k].y, rest.y);
+    }
     return rest;
 }
 

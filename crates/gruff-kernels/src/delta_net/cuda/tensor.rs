@@ -109,7 +109,13 @@ fn factors_bytes(shape: &StateShape) -> usize {
 }
 
 fn token_bytes(shape: &StateShape) -> usize {
-    2 * CHUNK * pitch_of(COLUMNS) + 4 * (CHUNK * (shape.key_dim + 4 + COLUMNS + 3) + 2 * shape.key_dim)
+    let rows = CHUNK * (shape.key_dim + 4 + COLUMNS + 2) + 2 * shape.key_dim;
+    2 * CHUNK * pitch_of(COLUMNS) + 4 * (rows + pairs_floats(shape.key_dim) + pairs_floats(CHUNK))
+}
+
+/// Floats that two rows of so many values take as `two_rows` of `row.cuh` reads them.
+pub(super) fn pairs_floats(values: usize) -> usize {
+    2 * 2 * (values / 2 + 4)
 }
 
 impl CudaDevice {

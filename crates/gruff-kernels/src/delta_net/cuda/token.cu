@@ -19,20 +19,8 @@ constexpr int KEY = UPDATES + CHUNK * COLUMNS; // [DK]
 constexpr int QUERY = KEY + DK;                // [DK]
 constexpr int SUM = QUERY + DK;                // [CHUNK]: G
 constexpr int ON_KEY = SUM + CHUNK;            // [CHUNK]: f
-constexpr int ON_QUERY = ON_KEY + CHUNK;       // [CHUNK]: a, zeros behind the token
-
-static __device__ __forceinline__ float dot_of(const float *x, const float *y) {
-    float sums[4] = {};
-#pragma unroll 8
-    for (int i = 0; i < DK; i += 4) {
-        float4 a = *(const float4 *)(x + i), b = *(const float4 *)(y + i);
-        sums[0] = fmaf(a.x, b.x, sums[0]);
-        sums[1] = fmaf(a.y, b.y, sums[1]);
-        sums[2] = fmaf(a.z, b.z, sums[2]);
-        sums[3] = fmaf(a.w, b.w, sums[3]);
-    }
-    return sum_of_four(sums);
-}
+constexpr int INPUTS = ON_KEY + CHUNK;         // Pairs of the key, then of the query
+constexpr int FACTORS = INPUTS + 4 * pairs_of(DK); // Pairs of -f, then of a, zeros behind the token
 
 // An update of one column, in f32 and both terms.
 static __device__ __forceinline__ void put_update(u8 *terms, float *updates, int row, int column, float u) {
@@ -58,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
     u8 *terms = shared; // [2][CHUNK][COLUMN_PITCH]
     float *floats = (float *)(shared + FLOATS_AT);
     float *chunk_keys = floats + KEYS, *updates = floats + UPDATES, *key = floats + KEY, *query = floats + QUERY;
-    float *sum = floats + SUM, *on_key = floats + ON_KEY, *on_query = floats + ON_QUERY;
+    float *sum = floats + SUM, *on_key = floats + ON_KEY;
+    uint2 *inputs = (uint2 *)(floats + INPUTS), *factors = (uint2 *)(floats + FACTORS);
 
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, g = lane / 4, t = lane % 4;
     const int head = blockIdx.y, from_key_head = head % key_heads, first_column = blockIdx.z * COLUMNS;
@@ -107,12 +96,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
         if (g == 0 && inside)
             for (int e = 0; e < 2; e++) value[e] = values[token * value_token + head * value_head + first_column + own_column + e];
         const float own_beta = beta[token * beta_token + head];
-        for (int dim = thread; dim < DK; dim += THREADS) {
-            const float k = keys[token * key_token + from_key_head * key_head + dim];
-            key[dim] = k;
-            query[dim] = queries[token * query_token + from_key_head * query_head + dim];
-            chunk_keys[row * ROW + dim] = k;
-            if (writes_keys) own_keys[ring * DK + dim] = k;
+        for (int dim = 2 * thread; dim < DK; dim += 2 * THREADS) {
+            float k[2], q[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                k[e] = keys[token * key_token + from_key_head * key_head + dim + e];
+                q[e] = queries[token * query_token + from_key_head * query_head + dim + e];
+                key[dim + e] = chunk_keys[row * ROW + dim + e] = k[e];
+                query[dim + e] = q[e];
+                if (writes_keys) own_keys[ring * DK + dim + e] = k[e];
+            }
+            inputs[dim / 2] = pair_of(k[0], k[1]);
+            inputs[pairs_of(DK) + dim / 2] = pair_of(q[0], q[1]);
         }
         const float total = __fadd_rn(row > 0 ? sum[row - 1] : 0.0f, decay[token * decay_token + head]);
         if (thread == 0) {
@@ -123,34 +118,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
             }
         }
         __syncthreads();
-        {
-            // Two rows of the substitution's matrix, one thread a value.
-            const int j = thread % CHUNK;
-            const bool of_key = thread < CHUNK;
-            float factor = 0.0f;
-            if (j <= row)
-                factor = __fmul_rn(expf(__fsub_rn(total, sum[j])), dot_of(chunk_keys + j * ROW, of_key ? key : query));
-            (of_key ? on_key : on_query)[j] = factor;
-        }
+        put_factors<THREADS>(factors, on_key, chunk_keys, key, query, sum, row, total);
         float c[4];
         const float decayed = expf(total);
-        begin_row(c, state, key, query, decayed, value);
+        begin_row(c, state, inputs, decayed, value);
         __syncthreads();
         const int own_block = row / BLOCK;
         const u8 *own_terms = terms + 16 * warp;
-        for (int block = 0; block < own_block; block++) take_in<COLUMN_PITCH>(c, own_terms, block, on_key, on_query);
+        for (int block = 0; block < own_block; block++) take_in<COLUMN_PITCH>(c, own_terms, block, factors);
         if (g == 0) {
+            const float2 rest = without_own_block(c, row, on_key, updates + BLOCK * own_block * COLUMNS + own_column, COLUMNS);
+            const float u[2] = {__fmul_rn(own_beta, rest.x), __fmul_rn(own_beta, rest.y)};
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float *before = updates + BLOCK * own_block * COLUMNS + own_column + e;
-                const float u = __fmul_rn(own_beta, without_own_block(c[e], row, on_key, before, COLUMNS));
-                put_update(terms, updates, row, own_column + e, u);
-                if (inside) own_updates[ring * DV + own_column + e] = u;
+                put_update(terms, updates, row, own_column + e, u[e]);
+                if (inside) own_updates[ring * DV + own_column + e] = u[e];
             }
         }
         // A warp reads only its own columns.
         __syncwarp();
-        take_in<COLUMN_PITCH>(c, own_terms, own_block, on_key, on_query);
+        take_in<COLUMN_PITCH>(c, own_terms, own_block, factors);
         if (g == 1 && inside)
             for (int e = 0; e < 2; e++)
                 out[token * out_token + head * out_head + first_column + own_column + e] = c[e];

@@ -102,26 +102,38 @@ batch(Matrices matrices, Cut cut, const u8 *x, const u32 *table, float4 *group_s
 }
 
 #if SHARED
+// Sums of groups that a thread asks for before it adds the first of them: there are few threads, and memory is far.
+constexpr int AT_ONCE = 18;
+
 // Adds up the sums of groups that blocks have left, and puts them where they belong: a thread what a lane has of a tile of columns.
 extern "C" __global__ void batch_sums(Matrices matrices, Cut cut, float4 *group_sums) {
     in_turn();
     const int lane = threadIdx.x & 31, index = (blockIdx.x * blockDim.x + threadIdx.x) / 32, tile = index / TILES, i = index % TILES;
     if (tile >= cut.tiles) return;
-    float total[4] = {};
-#pragma unroll 8
-    for (int group = 0; group < cut.groups; group++) {
-        const float4 sum = *shared_sums(group_sums, cut, group, tile, i, lane);
-        total[0] = __fadd_rn(total[0], sum.x), total[1] = __fadd_rn(total[1], sum.y);
-        total[2] = __fadd_rn(total[2], sum.z), total[3] = __fadd_rn(total[3], sum.w);
-    }
     const Tile at = tile_at(matrices, cut, tile);
+    float before[2][2];
 #pragma unroll
     for (int odd = 0; odd < 2; odd++) {
         const int c = 8 * i + lane % 4 * 2 + odd;
-        if (c >= cut.columns) continue;
-        float before[2];
-        read_before(matrices, cut, at, lane / 4, c, before);
-        put(matrices, cut, at, 0, lane / 4, c, before, total[odd] * WEIGHT_UP, total[2 + odd] * WEIGHT_UP);
+        if (c < cut.columns) read_before(matrices, cut, at, lane / 4, c, before[odd]);
+    }
+    float total[4] = {};
+    for (int first = 0; first < cut.groups; first += AT_ONCE) {
+        float4 sums[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (first + k < cut.groups) sums[k] = *shared_sums(group_sums, cut, first + k, tile, i, lane);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (first + k >= cut.groups) break;
+            total[0] = __fadd_rn(total[0], sums[k].x), total[1] = __fadd_rn(total[1], sums[k].y);
+            total[2] = __fadd_rn(total[2], sums[k].z), total[3] = __fadd_rn(total[3], sums[k].w);
+        }
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; odd++) {
+        const int c = 8 * i + lane % 4 * 2 + odd;
+        if (c < cut.columns) put(matrices, cut, at, 0, lane / 4, c, before[odd], total[odd] * WEIGHT_UP, total[2 + odd] * WEIGHT_UP);
     }
 }
 #endif

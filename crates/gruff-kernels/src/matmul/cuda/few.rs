@@ -271,6 +271,7 @@ impl Product<'_> {
         let resident = (self.device.card().shared_bytes / bytes).min(most / cut.warps()).max(1);
         let steps = self.tiles.div_ceil(cut.abreast);
         let blocks = steps.min((processors * resident).div_ceil(repeats)).max(1);
+        let bytes = self.device.spread(blocks * repeats, bytes);
         let defines = vector_defines(self.block_type(), columns, self.has_tail(), slots.is_some());
         self.device
             .launch(&MATVEC, &defines, "matvec")?

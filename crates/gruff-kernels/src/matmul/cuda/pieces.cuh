@@ -60,6 +60,7 @@ static __device__ __forceinline__ void store_value(u8 *pieces, int groups, int r
 
 // Stores the zeros behind the `cols` values of a row, which are whole words; every thread of the block comes here.
 static __device__ __forceinline__ void complete(u8 *pieces, int groups, int row, int cols) {
+#pragma unroll 1
     for (int word = cols / 4 + threadIdx.x; word < groups * 64; word += blockDim.x) store_word(pieces, groups, row, word, 0, 0, 0, 0);
 }
 

@@ -16,19 +16,35 @@ static __device__ __forceinline__ float group_sum(float value) {
 #endif
 }
 
+// What runs once waits for its own instructions: loops are short, and ask for some values before they use the first.
 static __device__ __forceinline__ float square_sum(const float *x, int width, int lane) {
     float sum = 0.0f;
-    for (int i = lane; i < width; i += THREADS) sum = fmaf(x[i], x[i], sum);
+#pragma unroll 1
+    for (int first = lane; first < width; first += 4 * THREADS) {
+        float values[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) values[k] = first + k * THREADS < width ? x[first + k * THREADS] : 0.0f;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (first + k * THREADS < width) sum = fmaf(values[k], values[k], sum);
+    }
     return group_sum(sum);
 }
 
 #if THREADS > 32
+// A norm's weights for a lane's first word of four values.
+static __device__ __forceinline__ float4 first_weights(const float *weight, int width, int lane) {
+    return lane < width / 4 ? load_four(weight + 4 * lane) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // A row of a norm as it is and in pieces, a word of four values a thread at a time.
 static __device__ __forceinline__ void store_norm(
-    const float *x, const float *weight, float factor, int width, int lane, float *out, u8 *to, int groups, int row
+    const float *x, const float *weight, float4 by, float factor, int width, int lane, float *out, u8 *to, int groups, int row
 ) {
+#pragma unroll 1
     for (int word = lane; word < width / 4; word += THREADS) {
-        float4 four = load_four(x + 4 * word), by = load_four(weight + 4 * word);
+        float4 four = load_four(x + 4 * word);
+        if (word != lane) by = load_four(weight + 4 * word);
         four.x = four.x * factor * by.x, four.y = four.y * factor * by.y;
         four.z = four.z * factor * by.z, four.w = four.w * factor * by.w;
         store_four(out + 4 * word, four);
@@ -72,12 +88,15 @@ extern "C" __global__ void add_rms_norm(
 extern "C" __global__ void rms_norm_pieces(
     const float *x, Rows x_rows, const float *weight, float *out, Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    in_turn();
+    ptx::let_next_kernel_begin();
     const int row = blockIdx.x, lane = threadIdx.x;
+    // Weights are nobody's result.
+    const float4 first = first_weights(weight, width, lane);
+    ptx::wait_for_kernel_before();
     x += row_offset(x_rows, row);
     out += row_offset(out_rows, row);
     float factor = rms_factor(square_sum(x, width, lane), width, eps);
-    store_norm(x, weight, factor, width, lane, out, to, groups, row);
+    store_norm(x, weight, first, factor, width, lane, out, to, groups, row);
     pieces::complete(to, groups, row, width);
 }
 
@@ -85,8 +104,11 @@ extern "C" __global__ void add_rms_norm_pieces(
     float *residual, Rows residual_rows, const float *delta, Rows delta_rows, const float *weight, float *out,
     Rows out_rows, int width, float eps, int groups, u8 *to
 ) {
-    in_turn();
+    ptx::let_next_kernel_begin();
     const int row = blockIdx.x, lane = threadIdx.x;
+    // Weights are nobody's result.
+    const float4 first = first_weights(weight, width, lane);
+    ptx::wait_for_kernel_before();
     residual += row_offset(residual_rows, row);
     delta += row_offset(delta_rows, row);
     out += row_offset(out_rows, row);
@@ -94,7 +116,7 @@ extern "C" __global__ void add_rms_norm_pieces(
     // A thread's squares are of what it has written itself.
     float factor = rms_factor(square_sum(residual, width, lane), width, eps);
     __syncthreads();
-    store_norm(residual, weight, factor, width, lane, out, to, groups, row);
+    store_norm(residual, weight, first, factor, width, lane, out, to, groups, row);
     pieces::complete(to, groups, row, width);
 }
 #endif
