@@ -4,8 +4,11 @@
 //! A kernel is launched so exactly if its own text says that it waits ([`waits`]), so that launch and kernel cannot
 //! disagree. Nothing else has to be right for the results to be:
 //!
-//! - what it does before it waits touches nothing that a kernel writes or has written (`tools/emulator` finds what does):
-//!   it computes indices, and reads weights;
+//! - what it does before it waits touches nothing that a kernel writes or has written (`tools/emulator` finds what does, where
+//!   the host has copied nothing to the same allocation): it computes indices, reads weights and tables, and has other memory
+//!   brought to the second-level cache, which is no reading of it. Tables are written by copies in the stream's order only, behind
+//!   the kernels that read them and in front of all that will. A weight that a kernel has written, which no model has, is for what
+//!   comes behind a copy ([`crate::norm`]);
 //! - nor does it read, behind the wait, as if nothing changed while it is there (`__ldg`, `__restrict__`): such loads may be
 //!   moved before the wait, and answered from what was there before;
 //! - since all threads of all such kernels wait, the end of one means the end of all before it;

@@ -183,8 +183,8 @@ impl CudaDevice {
         if !self.early.is_on() {
             return bytes;
         }
-        let share = blocks.div_ceil(self.card().multiprocessors.max(1));
-        bytes.max(self.card().shared_bytes / (share + 1) + 1)
+        let card = self.card();
+        bytes.max(more_than_a_share(card.shared_bytes, blocks.div_ceil(card.multiprocessors.max(1))))
     }
 
     /// Code books on the card.
@@ -450,10 +450,29 @@ impl Backend for CudaDevice {
     }
 }
 
+/// Shared memory of a block, where a block may have `most` bytes: as little as lets a multiprocessor hold `share` blocks and no more.
+fn more_than_a_share(most: usize, share: usize) -> usize {
+    // What a multiprocessor takes for itself of each block, and has more than one may have.
+    const OWN: usize = 1 << 10;
+    ((most + OWN) / (share + 1) + 1).saturating_sub(OWN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Device;
+
+    #[test]
+    fn a_multiprocessor_holds_its_share_of_blocks_and_no_more() {
+        // Cards of 9.0, 8.0, and 8.6, 8.9 and 12.0; memory is given in pieces of 128 bytes.
+        for most in [227 << 10, 163 << 10, 99 << 10] {
+            for share in 1..=16 {
+                let bytes = more_than_a_share(most, share);
+                assert!(bytes <= most);
+                assert_eq!((most + 1024) / (bytes.next_multiple_of(128) + 1024), share, "{most} {share}");
+            }
+        }
+    }
 
     #[test]
     fn a_card_that_is_not_there_is_named_or_the_driver_missed() {

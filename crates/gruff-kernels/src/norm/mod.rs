@@ -5,6 +5,10 @@
 //! Rows are all but the last dimension (two or three dimensions, outer ones may be strided); the mean is over
 //! the last one, of width D. Everything in f32, sums in a tree that depends on D only. Tolerance: 1e-6
 //! relative to the row's largest value.
+//!
+//! Weights are a model's: cards may read them before the operations in front have ended. Those that an operation has written are
+//! for what comes behind a copy from the host or to it. The same holds for the weights of [`crate::attention::prepare_qkv`] and
+//! [`crate::delta_net::gated_delta_net`].
 
 mod cpu;
 pub(crate) mod cuda;

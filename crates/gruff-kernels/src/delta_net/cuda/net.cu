@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gated_delta_net(
     }
     if (thread == 0) own_sums[past % rows] = total;
 
-    put_factors<THREADS>(factors, on_key, chunk_keys, key, query, sum, row, total);
+    put_factors<THREADS>(factors, on_key, chunk_keys, query, sum, row, total);
     float c[4];
     const float decayed = expf(total);
     begin_row(c, state, input_pairs, decayed, own_value);

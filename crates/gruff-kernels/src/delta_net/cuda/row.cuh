@@ -58,14 +58,14 @@ static __device__ __forceinline__ void two_rows(u32 (&a)[4], u32 (&a_rest)[4], c
 // have a value, each two of the four sums of `dot`, so that few registers hold what is on its way.
 template <int THREADS>
 static __device__ __forceinline__ void put_factors(
-    uint2 *rows, float *on_key, const float *chunk_keys, const float *key, const float *query, const float *sum, int row, float total
+    uint2 *rows, float *on_key, const float *chunk_keys, const float *query, const float *sum, int row, float total
 ) {
     for (int i = threadIdx.x; i < 4 * CHUNK; i += THREADS) {
         const int j = i / 2 % CHUNK, part = i % 2;
         const bool of_key = i < 2 * CHUNK;
         float factor = 0.0f;
         if (j <= row) {
-            const float *x = chunk_keys + j * ROW + 2 * part, *y = (of_key ? key : query) + 2 * part;
+            const float *x = chunk_keys + j * ROW + 2 * part, *y = (of_key ? chunk_keys + row * ROW : query) + 2 * part;
             float sums[2] = {};
 #pragma unroll 8
             for (int dim = 0; dim < DK; dim += 4) {

@@ -109,7 +109,7 @@ fn factors_bytes(shape: &StateShape) -> usize {
 }
 
 fn token_bytes(shape: &StateShape) -> usize {
-    let rows = CHUNK * (shape.key_dim + 4 + COLUMNS + 2) + 2 * shape.key_dim;
+    let rows = CHUNK * (shape.key_dim + 4 + COLUMNS + 2) + shape.key_dim;
     2 * CHUNK * pitch_of(COLUMNS) + 4 * (rows + pairs_floats(shape.key_dim) + pairs_floats(CHUNK))
 }
 

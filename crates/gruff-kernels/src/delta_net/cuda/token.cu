@@ -15,8 +15,7 @@ constexpr int COLUMN_PITCH = pitch_of(COLUMNS);
 constexpr int FLOATS_AT = 2 * CHUNK * COLUMN_PITCH;
 constexpr int KEYS = 0;                        // [CHUNK][ROW]
 constexpr int UPDATES = KEYS + CHUNK * ROW;    // [CHUNK][COLUMNS]
-constexpr int KEY = UPDATES + CHUNK * COLUMNS; // [DK]
-constexpr int QUERY = KEY + DK;                // [DK]
+constexpr int QUERY = UPDATES + CHUNK * COLUMNS; // [DK]
 constexpr int SUM = QUERY + DK;                // [CHUNK]: G
 constexpr int ON_KEY = SUM + CHUNK;            // [CHUNK]: f
 constexpr int INPUTS = ON_KEY + CHUNK;         // Pairs of the key, then of the query
@@ -45,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
     extern __shared__ __align__(128) u8 shared[];
     u8 *terms = shared; // [2][CHUNK][COLUMN_PITCH]
     float *floats = (float *)(shared + FLOATS_AT);
-    float *chunk_keys = floats + KEYS, *updates = floats + UPDATES, *key = floats + KEY, *query = floats + QUERY;
+    float *chunk_keys = floats + KEYS, *updates = floats + UPDATES, *query = floats + QUERY;
     float *sum = floats + SUM, *on_key = floats + ON_KEY;
     uint2 *inputs = (uint2 *)(floats + INPUTS), *factors = (uint2 *)(floats + FACTORS);
 
@@ -102,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
             for (int e = 0; e < 2; e++) {
                 k[e] = keys[token * key_token + from_key_head * key_head + dim + e];
                 q[e] = queries[token * query_token + from_key_head * query_head + dim + e];
-                key[dim + e] = chunk_keys[row * ROW + dim + e] = k[e];
+                chunk_keys[row * ROW + dim + e] = k[e];
                 query[dim + e] = q[e];
                 if (writes_keys) own_keys[ring * DK + dim + e] = k[e];
             }
@@ -118,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token(
             }
         }
         __syncthreads();
-        put_factors<THREADS>(factors, on_key, chunk_keys, key, query, sum, row, total);
+        put_factors<THREADS>(factors, on_key, chunk_keys, query, sum, row, total);
         float c[4];
         const float decayed = expf(total);
         begin_row(c, state, inputs, decayed, value);
