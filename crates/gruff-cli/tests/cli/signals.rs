@@ -32,6 +32,15 @@ fn start(gruff: &Gruff, mut command: Command) -> (Child, PathBuf) {
     }
 }
 
+/// Whether this program, and what it starts, ignores a signal, as under nohup. Only Linux says so.
+fn ignores(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (number - 1) & 1 == 1)
+}
+
 const SAVE: [&str; 8] =
     ["perplexity", "tiny.gguf", "-f", "text.txt", "--ctx", "128", "--save-logits", "base.kld"];
 
@@ -46,7 +55,7 @@ fn unfinished_files_go_with_the_program() {
     use std::os::unix::process::ExitStatusExt;
     for (signals, number) in [(&["-TERM"][..], 15), (&["-HUP"], 1), (&["-INT", "-INT"], 2)] {
         // Elsewhere a program cannot tell that nohup protects it.
-        if number == 1 && cfg!(not(target_os = "linux")) {
+        if number == 1 && (cfg!(not(target_os = "linux")) || ignores(1)) {
             continue;
         }
         let gruff = with_text();
