@@ -1,35 +1,10 @@
 use std::sync::Arc;
 
-use gruff_kernels::{Activations, Device, StateShape, Step, Tensor};
-use gruff_models::{CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, Snapshot};
+use gruff_kernels::{Activations, Device};
+use gruff_models::{ModelBase, ModelConfig, Names, Snapshot};
 
+use crate::paper_tests::{Paper, recurrent};
 use crate::{Context, Engine, EngineOptions, Request};
-
-/// A recurrent model that computes nothing.
-struct Paper(ModelBase);
-
-impl Model for Paper {
-    fn base(&self) -> &ModelBase {
-        &self.0
-    }
-
-    fn forward(&self, _: &Step, _: &mut Caches) -> gruff_models::Result<Tensor> {
-        unreachable!("nothing is computed here")
-    }
-}
-
-fn plan(layers: usize) -> CachePlan {
-    let shape = StateShape {
-        key_heads: 1,
-        value_heads: 1,
-        key_dim: 2,
-        value_dim: 2,
-        conv_kernel: 2,
-        conv_channels: 6,
-        rollback: 0,
-    };
-    CachePlan::new(vec![LayerCache::State(shape); layers])
-}
 
 fn engine() -> Engine {
     let config = ModelConfig {
@@ -41,7 +16,7 @@ fn engine() -> Engine {
         max_position_embeddings: 4096,
         num_parameters: 0,
         weight_bytes: 0,
-        caches: plan(1),
+        caches: recurrent(1),
     };
     let base = ModelBase::new(config, Device::reference(Activations::F32), Names(&[]));
     let options = EngineOptions { context: Context::Tokens(512), ..EngineOptions::default() };
@@ -55,7 +30,7 @@ fn a_state_that_cannot_be_put_back_is_computed_anew() {
     // One of these caches, and one that they do not take.
     for (layers, past) in [(1, known.len()), (2, 0)] {
         let mut engine = engine();
-        let plan = plan(layers);
+        let plan = recurrent(layers);
         let values = vec![1.0; plan.bytes_per_snapshot(known.len()) / 4];
         let state = Snapshot::from_values(&plan, known.len(), values).unwrap();
         let mut pages = engine.pages.take(3).unwrap();

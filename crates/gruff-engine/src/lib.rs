@@ -16,6 +16,8 @@ mod late;
 pub mod logits;
 mod options;
 mod pages;
+#[cfg(test)]
+mod paper_tests;
 mod place;
 mod plan;
 mod prefix;

@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 
 use gruff_blocks::BlockType;
-use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device, Step, Tensor};
+use gruff_kernels::{Activations, CpuOptions, CudaOptions, Device};
 use gruff_models::{
-    CachePlan, Caches, LayerCache, Model, ModelBase, ModelConfig, Names, PartBytes, Placement, Weight,
+    CachePlan, LayerCache, Model, ModelBase, ModelConfig, Names, PartBytes, Placement, Weight,
 };
 
 use super::{Division, SplitMode, fits_on, place};
 use crate::device_plan::Planned;
+use crate::paper_tests::Paper;
 use crate::{Chosen, Context, EngineOptions, Error, MemoryPlan};
 
 const LAYERS: usize = 8;
@@ -19,18 +20,6 @@ const END: usize = 2 << 20;
 const COLS: usize = 4096;
 
 /// Weights without a model.
-struct Paper(ModelBase);
-
-impl Model for Paper {
-    fn base(&self) -> &ModelBase {
-        &self.0
-    }
-
-    fn forward(&self, _: &Step, _: &mut Caches) -> gruff_models::Result<Tensor> {
-        unreachable!("it is only planned for")
-    }
-}
-
 fn paper(sparse: bool) -> Paper {
     let device = reference();
     let mut parameters = BTreeMap::new();

@@ -2,27 +2,14 @@
 
 use std::collections::HashMap;
 
-use gruff_kernels::StateShape;
-use gruff_models::{CachePlan, LayerCache};
 use proptest::prelude::*;
 
 use super::*;
-
-fn plan() -> CachePlan {
-    let shape = StateShape {
-        key_heads: 1,
-        value_heads: 1,
-        key_dim: 2,
-        value_dim: 2,
-        conv_kernel: 2,
-        conv_channels: 2,
-        rollback: 0,
-    };
-    CachePlan::new(vec![LayerCache::State(shape)])
-}
+use crate::paper_tests::recurrent;
 
 fn snapshot(len: usize) -> Snapshot {
-    Snapshot::from_values(&plan(), len, vec![0.0; plan().bytes_per_snapshot(len) / 4]).unwrap()
+    let plan = recurrent(1);
+    Snapshot::from_values(&plan, len, vec![0.0; plan.bytes_per_snapshot(len) / 4]).unwrap()
 }
 
 /// A tree, its pool, and what pages hold.
