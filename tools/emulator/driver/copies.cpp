@@ -22,8 +22,9 @@ static CUresult copy(void *to, Place to_place, const void *from, Place from_plac
     const bool pageable = (to_place == Place::HOST && !is_pinned(to)) || (from_place == Place::HOST && !is_pinned(from));
     if (wait) TRY(refuse_during_capture());
     if (wait || pageable) TRY(refuse_on(stream));
+    const bool by_host = from_place == Place::HOST && to_place == Place::DEVICE;
     Work work = {CU_GRAPH_NODE_TYPE_MEMCPY, nullptr, [=] {
-                     std::memmove(to, from, bytes);
+                     by_host ? write_as_host(to, from, bytes) : void(std::memmove(to, from, bytes));
                      return CUDA_SUCCESS;
                  }};
     if (from_place == Place::HOST && pageable) {
@@ -32,11 +33,10 @@ static CUresult copy(void *to, Place to_place, const void *from, Place from_plac
             static_cast<const unsigned char *>(from), static_cast<const unsigned char *>(from) + bytes
         );
         work.run = [=] {
-            std::memcpy(to, taken->data(), bytes);
+            by_host ? write_as_host(to, taken->data(), bytes) : void(std::memcpy(to, taken->data(), bytes));
             return CUDA_SUCCESS;
         };
     }
-    if (from_place == Place::HOST && to_place == Place::DEVICE) note_filled(CUdeviceptr(uintptr_t(to)));
     TRY(submit(stream, std::move(work)));
     // To pageable memory, the call returns when it is there.
     const bool returns_late = wait || (to_place == Place::HOST && pageable);
@@ -62,6 +62,13 @@ EXPORTED CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
 }
 EXPORTED CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     return copy(host(to), Place::DEVICE, host(from), Place::DEVICE, bytes, nullptr, true);
+}
+// What kernels of a library write: not the host's.
+EXPORTED CUresult emulator_write(CUdeviceptr to, const void *from, size_t bytes) {
+    ENTER();
+    if (!sound(Place::DEVICE, host(to), bytes)) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(host(to), from, bytes);
+    return CUDA_SUCCESS;
 }
 // Cards share one memory here; that they are not the ones whose memory it is goes unseen.
 EXPORTED CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext here, CUdeviceptr from, CUcontext there, size_t bytes, CUstream stream) {

@@ -335,6 +335,7 @@ static void report_fault() {
 }
 
 static void on_signal(int number, siginfo_t *about, void *context) {
+    if (number == SIGSEGV && !grid.trying && takes_over(uintptr_t(about->si_addr))) return;
     if (!grid.running) {
         sigaction(number, &before[number], nullptr);
         return;
@@ -349,7 +350,7 @@ static void on_signal(int number, siginfo_t *about, void *context) {
     at->uc_mcontext.gregs[REG_RIP] = greg_t(reinterpret_cast<uintptr_t>(report_fault));
 }
 
-static void watch_faults() {
+void watch_faults() {
     static bool once = false;
     if (!once) {
         once = true;
@@ -432,7 +433,7 @@ static CUresult run_blocks() {
     return CUDA_SUCCESS;
 }
 
-// What a kernel that may begin early does before it waits must not touch what kernels make: runs all its threads up to there
+// What a kernel that may begin early does before it waits must not touch what kernels have made: runs all its threads up to there
 // with that memory out of reach. Not each time, as forbidding takes long.
 static CUresult try_early() {
     constexpr unsigned long long ALWAYS = 16;

@@ -1,5 +1,6 @@
 // Device memory is the process's own, each allocation between two pages that nobody may touch and with marked bytes up to
 // them. Fresh memory is full of NaN; what was given back stays out of reach for a while.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <sys/mman.h>
@@ -38,7 +39,9 @@ static CUresult allocate(size_t bytes, CUdeviceptr *pointer) {
     std::memset(first, MARK, begin - first);
     std::memset(begin, FRESH, bytes);
     std::memset(begin + bytes, MARK, rounded - bytes);
-    allocations[uintptr_t(begin)] = {begin, bytes, static_cast<unsigned char *>(pages), inner + 2 * PAGE, false};
+    allocations[uintptr_t(begin)] = {
+        begin, bytes, static_cast<unsigned char *>(pages), inner + 2 * PAGE, std::vector<bool>(inner / PAGE)
+    };
     used += bytes;
     *pointer = CUdeviceptr(uintptr_t(begin));
     return CUDA_SUCCESS;
@@ -72,16 +75,59 @@ const Allocation *allocation_at(uintptr_t address) {
     return address < uintptr_t(at.begin) + at.bytes ? &at : nullptr;
 }
 
-void note_filled(CUdeviceptr pointer) {
-    auto next = allocations.upper_bound(uintptr_t(pointer));
-    if (next != allocations.begin()) std::prev(next)->second.filled = true;
+// The allocation whose pages an address is on.
+static Allocation *pages_at(uintptr_t address) {
+    const auto reaches = [&](const Allocation &at) {
+        return address >= uintptr_t(at.pages) + PAGE && address < uintptr_t(at.pages) + at.page_bytes - PAGE;
+    };
+    auto next = allocations.upper_bound(address);
+    // The first page begins in front of the allocation.
+    if (next != allocations.end() && reaches(next->second)) return &next->second;
+    if (next == allocations.begin()) return nullptr;
+    Allocation &before = std::prev(next)->second;
+    return reaches(before) ? &before : nullptr;
+}
+
+// Calls `each(page, its end, from_host)` for stretches of pages that are alike, from one to another.
+template <class F> static void stretches(const Allocation &at, size_t first, size_t end, F each) {
+    while (first < end) {
+        size_t last = first + 1;
+        while (last < end && at.from_host[last] == at.from_host[first]) last++;
+        each(at.pages + PAGE * (1 + first), (last - first) * PAGE, bool(at.from_host[first]));
+        first = last;
+    }
+}
+
+void write_as_host(void *to, const void *from, size_t bytes) {
+    Allocation *at = bytes ? pages_at(uintptr_t(to)) : nullptr;
+    if (!at) return;
+    watch_faults();
+    const uintptr_t begin = uintptr_t(at->pages) + PAGE;
+    const size_t first = (uintptr_t(to) - begin) / PAGE, end = (uintptr_t(to) + bytes - begin + PAGE - 1) / PAGE;
+    stretches(*at, first, end, [](unsigned char *pages, size_t length, bool from_host) {
+        if (from_host) mprotect(pages, length, PROT_READ | PROT_WRITE);
+    });
+    std::memcpy(to, from, bytes);
+    std::fill(at->from_host.begin() + ptrdiff_t(first), at->from_host.begin() + ptrdiff_t(end), true);
+    mprotect(at->pages + PAGE * (1 + first), (end - first) * PAGE, PROT_READ);
+}
+
+bool takes_over(uintptr_t address) {
+    Allocation *at = pages_at(address);
+    if (!at) return false;
+    const size_t page = (address - uintptr_t(at->pages)) / PAGE - 1;
+    if (!at->from_host[page]) return false;
+    at->from_host[page] = false;
+    return mprotect(at->pages + PAGE * (1 + page), PAGE, PROT_READ | PROT_WRITE) == 0;
 }
 
 void forbid_memory(bool forbidden) {
+    const int allowed = forbidden ? PROT_NONE : PROT_READ | PROT_WRITE;
     for (const auto &entry : allocations) {
         const Allocation &at = entry.second;
-        const int allowed = !forbidden ? PROT_READ | PROT_WRITE : at.filled ? PROT_READ : PROT_NONE;
-        mprotect(at.pages + PAGE, at.page_bytes - 2 * PAGE, allowed);
+        stretches(at, 0, at.from_host.size(), [=](unsigned char *pages, size_t length, bool from_host) {
+            if (!from_host) mprotect(pages, length, allowed);
+        });
     }
 }
 
@@ -113,7 +159,7 @@ std::string describe(uintptr_t address) {
 static CUresult give_back(CUdeviceptr pointer) {
     auto found = allocations.find(uintptr_t(pointer));
     if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
-    const Allocation at = found->second;
+    const Allocation at = std::move(found->second);
     const bool broken = guard_broken(at, at.page_bytes, "somebody");
     allocations.erase(found);
     used -= at.bytes;

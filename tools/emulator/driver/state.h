@@ -52,13 +52,19 @@ struct Allocation {
     // Whole pages with what lies around it, between two that nobody may touch.
     unsigned char *pages;
     size_t page_bytes;
-    // Whether the host has copied something there.
-    bool filled;
+    // Of each page in between, whether the host was the last to write there. Such a page is read-only: who writes to it next
+    // is seen.
+    std::vector<bool> from_host;
 };
 const Allocation *allocation_at(uintptr_t address);
 std::string describe(uintptr_t address);
-void note_filled(CUdeviceptr pointer);
-// While it is so, nobody writes to device memory, and nobody reads but what the host has copied there.
+// Copies to device memory, as the host.
+void write_as_host(void *to, const void *from, size_t bytes);
+// For a fault of the processor: whether it was the first write of somebody else to what the host had copied. Then the page is
+// that one's from now on, and the write can be made again.
+bool takes_over(uintptr_t address);
+// While it is so, nobody writes to device memory, and nobody reads but what the host has copied there and nobody has written
+// to since.
 void forbid_memory(bool forbidden);
 // Says what lies damaged around allocations; whether anything does.
 bool guards_broken(const char *behind);
@@ -91,6 +97,9 @@ struct CUctx_st {
 namespace emulator {
 
 // ---- grid.cpp
+
+// Has faults of the processor come here.
+void watch_faults();
 
 // A launch with its own copy of the arguments.
 struct Launch {

@@ -24,7 +24,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
 CUresult cuCtxGetCurrent(CUcontext *);
 CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuStreamSynchronize(CUstream);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
+CUresult emulator_write(CUdeviceptr, const void *, size_t);
 CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
 }
 
@@ -130,7 +130,7 @@ int serve(const std::vector<Call> &all) {
     }
     for (const Call &call : all) {
         Current current(call.comm->context);
-        if (cuMemcpyHtoD_v2(address(call.to), result.data(), result.size() * sizeof(float)) != CUDA_SUCCESS)
+        if (emulator_write(address(call.to), result.data(), result.size() * sizeof(float)) != CUDA_SUCCESS)
             return fail(UNHANDLED_CUDA_ERROR, "rank %d: its result cannot be written", call.comm->rank);
     }
     return SUCCESS;

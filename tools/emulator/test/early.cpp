@@ -87,6 +87,31 @@ TEST(what_the_host_has_copied_may_be_read_before) {
     CHECK(out.get(card)[5] == 1.0f);
 }
 
+// Who wrote to a page last decides, and each page for itself.
+TEST(what_a_kernel_has_written_over_may_not_be_read_before) {
+    const Card card(SOURCE);
+    const std::vector<float> threes(64 + 4096, 3.0f);
+    const Values<float> table(threes), out(64);
+    const CUdeviceptr behind = table.at + 4096 * sizeof(float);
+    OK(card.launch("make", 64, 0, table.at));
+    OK(launch_early(card, "reads_first", behind, out.at));
+    CHECK(out.get(card)[5] == 3.0f);
+    OK(cuMemcpyHtoDAsync_v2(table.at, threes.data(), 64 * sizeof(float), card.stream));
+    OK(launch_early(card, "reads_first", table.at, out.at));
+    CHECK(out.get(card)[5] == 3.0f);
+    OK(card.launch("make", 64, 0, behind));
+    OK(launch_early(card, "reads_first", table.at, out.at));
+    CHECK(table.get(card)[4096] == 1.0f);
+    EXPECT(launch_early(card, "reads_first", behind, out.at), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST(what_was_filled_over_may_not_be_read_before) {
+    const Card card(SOURCE);
+    const Values<float> table(std::vector<float>(64, 3.0f)), out(64);
+    OK(cuMemsetD32Async(table.at, 0, 64, card.stream));
+    EXPECT(launch_early(card, "reads_first", table.at, out.at), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 TEST(a_graph_keeps_who_may_begin_early) {
     const Card card(SOURCE);
     const Values<float> made(64), out(64);
