@@ -88,7 +88,7 @@ static Allocation *pages_at(uintptr_t address) {
     return reaches(before) ? &before : nullptr;
 }
 
-// Calls `each(page, its end, from_host)` for stretches of pages that are alike, from one to another.
+// Calls `each(pages, bytes, from_host)` for stretches of pages that are alike, from the first page on to the one before `end`.
 template <class F> static void stretches(const Allocation &at, size_t first, size_t end, F each) {
     while (first < end) {
         size_t last = first + 1;
